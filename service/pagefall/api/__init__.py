@@ -1,0 +1,1 @@
+"""The HTTP surface: OpenAI wire types, routes and errors."""

@@ -1,0 +1,1 @@
+"""`pagefall bench`: what is measured, and how."""

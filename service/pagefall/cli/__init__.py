@@ -1,0 +1,1 @@
+"""The command line: flags, files and environment become a validated `ServeConfig`."""

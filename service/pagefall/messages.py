@@ -1,0 +1,197 @@
+"""Every message that crosses from one actor to another, and the value types inside them.
+
+All are frozen. Arrays travel by reference inside the process: the sender never writes to the part it has sent.
+
+    HTTP --Submit / Cancel--> scheduler --StepPlan--> model runner
+     ^                           |  ^                     |
+     +--- StepOutput (1 a step)--+  +---- StepResult -----+
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NewType
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+RequestId = NewType("RequestId", str)
+"""Unique among live requests; the `id` of the HTTP answer."""
+
+TokenIds = npt.NDArray[np.uint32]
+"""Token ids, `[num_tokens]`."""
+
+PageIds = npt.NDArray[np.int32]
+"""Page numbers of the device pool in the order of the sequence, `[num_pages]`."""
+
+FinishReason = Literal["stop", "length", "abort"]
+Tier = Literal["device", "host", "storage"]
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How the next token is chosen. Validated at the edge; the defaults are OpenAI's.
+
+    `top_k`: 0 keeps all. `temperature` 0 is greedy. `repetition_penalty` (1 is off) looks at prompt and answer,
+    `presence_penalty` and `frequency_penalty` (0 is off) at the answer alone. `seed` None draws one per request.
+    `num_top_logprobs` None returns no logprobs; 0 returns the chosen token's alone.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int | None = None
+    num_top_logprobs: int | None = None
+
+
+class StopParams(msgspec.Struct, frozen=True, kw_only=True):
+    """When generation ends. Stop *strings* are the tokenizer's business: it sends `Cancel(reason="stop")`.
+
+    `stop_token_ids` already holds the model's end-of-sequence ids unless the request said `ignore_eos`.
+    """
+
+    max_tokens: int
+    stop_token_ids: frozenset[int] = frozenset()
+
+
+class Submit(msgspec.Struct, frozen=True, kw_only=True):
+    """A validated request: `1 <= len(token_ids)` and `len(token_ids) + stop.max_tokens <= context_length`."""
+
+    request_id: RequestId
+    token_ids: TokenIds
+    sampling: SamplingParams
+    stop: StopParams
+    cache_salt: str = ""
+    priority: int = 0
+    """Higher runs first among waiting requests."""
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True):
+    """Ends a request within one step. Unknown ids are ignored: the request may have ended on its own.
+
+    `stop`: a stop string was found, its pages are worth keeping. `abort`: the client is gone.
+    """
+
+    request_id: RequestId
+    reason: Literal["stop", "abort"]
+
+
+class FlushCache(msgspec.Struct, frozen=True, kw_only=True):
+    """Drop every cached page that no running request holds. Answered by `CacheFlushed` with the same `flush_id`."""
+
+    flush_id: int
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """Natural-log probability of the chosen token under the model (before temperature and truncation), and the
+    `num_top_logprobs` most likely ones in falling order."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class SequenceStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One sequence's share of a step: compute positions `[start, len(token_ids))`.
+
+    Keys and values of `[0, start)` are in `page_ids` already; those of the rest are written there by this step
+    (page `i` holds positions `[i * page_size, (i + 1) * page_size)`). `sampling` None: a prefill chunk that is not
+    the last one, nothing is sampled.
+    """
+
+    request_id: RequestId
+    token_ids: TokenIds
+    start: int
+    page_ids: PageIds
+    num_prompt_tokens: int
+    """`token_ids[num_prompt_tokens:]` are this request's own answer so far (penalties and seeds count from there)."""
+    sampling: SamplingParams | None
+
+
+class StepPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One forward over a mix of prefill chunks and decodes. `ended`: requests the runner may forget."""
+
+    step: int
+    sequences: tuple[SequenceStep, ...]
+    ended: tuple[RequestId, ...] = ()
+
+
+class StepResult(msgspec.Struct, frozen=True, kw_only=True):
+    """`sampled[i]` belongs to `plan.sequences[i]`; None where nothing was to be sampled."""
+
+    step: int
+    sampled: tuple[TokenLogprob | None, ...]
+    forward_seconds: float
+    sample_seconds: float
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+    """The request is queued: from here on it ends with a `finish_reason`, never with an error status."""
+
+    request_id: RequestId
+
+
+class Rejected(msgspec.Struct, frozen=True, kw_only=True):
+    """The queue is full. Nothing was kept."""
+
+    request_id: RequestId
+    num_queued: int
+
+
+class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """New tokens of one request. `cached_tokens` is set on the first output and never changes afterwards."""
+
+    request_id: RequestId
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+    cached_tokens: int = 0
+    cached_tokens_by_tier: dict[Tier, int] = {}
+
+
+class StepOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """All that one step made, in one message."""
+
+    outputs: tuple[RequestOutput, ...]
+
+
+class CacheFlushed(msgspec.Struct, frozen=True, kw_only=True):
+    flush_id: int
+    num_pages: int
+    """Pages dropped."""
+
+
+class PoolStats(msgspec.Struct, frozen=True, kw_only=True):
+    """`free + leased + cached == total` always; `pinned` is the part of `cached` that live requests read."""
+
+    total: int
+    free: int
+    leased: int
+    cached: int
+    pinned: int
+
+
+class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of the scheduler, published after every step and when idle. Counters only rise."""
+
+    num_running: int
+    num_queued: int
+    device_pages: PoolStats
+    num_steps: int = 0
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_preemptions: int = 0
+    num_evicted_pages: int = 0
+    num_conservation_breaches: int = 0
+    plan_seconds: float = 0.0
+    forward_seconds: float = 0.0
+    sample_seconds: float = 0.0
+
+
+ToScheduler = Submit | Cancel | FlushCache
+FromScheduler = Accepted | Rejected | StepOutput | CacheFlushed

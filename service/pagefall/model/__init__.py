@@ -1,0 +1,1 @@
+"""Models: loading, paged attention, the step, sampling."""

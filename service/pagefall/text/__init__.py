@@ -1,0 +1,1 @@
+"""Text: chat templates, encoding, incremental detokenization, stop strings."""
