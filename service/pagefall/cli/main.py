@@ -1,0 +1,67 @@
+"""`pagefall`: which command, and how its failures end. Imports wait until a command needs them: help is instant."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from pagefall.errors import ConfigError, PagefallError
+
+USAGE = """\
+usage: pagefall COMMAND [flags]
+
+An OpenAI-compatible LLM server whose prefix cache does not end at the GPU.
+
+commands:
+  serve                serve a model; without flags the embedded one, on port 30000
+  bench engine         time a running server, alone or against a peer
+  bench control-plane  time the scheduler and the prefix cache, without a model
+
+  pagefall COMMAND --help   the flags of a command
+  pagefall --version        the version
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command in `argv` (the program's own arguments when None) and return its exit status.
+
+    An error that Pagefall names is one line on standard error: 2 for the configuration's fault, 1 for any other.
+    """
+    try:
+        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+    except PagefallError as error:
+        sys.stderr.write(f"pagefall: error: {error}\n")
+        return 2 if isinstance(error, ConfigError) else 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _dispatch(argv: list[str]) -> int:
+    match argv:
+        case [] | ["-h" | "--help" | "help", *_]:
+            sys.stdout.write(USAGE)
+            return 0
+        case ["--version", *_]:
+            from importlib.metadata import version
+
+            sys.stdout.write(f"pagefall {version('pagefall')}\n")
+            return 0
+        case ["serve", *flags]:
+            from pagefall.cli.serve import parse_serve
+
+            config = parse_serve(flags, os.environ)
+
+            from pagefall.app import serve
+
+            return serve(config)
+        case ["bench", *rest]:
+            from pagefall.cli.bench import bench
+
+            return bench(rest)
+        case [unknown, *_]:
+            from pagefall.cli.flags import nearest
+
+            alike = nearest(unknown, ["serve", "bench", "--version", "--help"])
+            raise ConfigError(f"{unknown}: unknown command; " + (f"did you mean {alike}?" if alike else "see --help"))
+    raise AssertionError(argv)

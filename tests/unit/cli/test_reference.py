@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from pagefall.cli.flags import options
+from pagefall.cli.reference import render_reference
+from pagefall.cli.serve_flags import SERVE_FLAGS
+from pagefall.config import CacheConfig, HttpConfig, ModelConfig, SchedulerConfig
+
+
+def test_the_committed_page_is_what_the_table_says() -> None:
+    page = Path(__file__).parents[3] / "docs" / "flags.md"
+    assert page.read_text() == render_reference(SERVE_FLAGS), "run `make docs`"
+
+
+def test_every_config_field_a_user_may_set_has_a_flag() -> None:
+    without_a_flag = {"max_body_bytes", "shutdown_grace_seconds"}
+    fields = {f for c in (ModelConfig, CacheConfig, SchedulerConfig, HttpConfig) for f in c.__struct_fields__}
+    assert {option.field for option in options(SERVE_FLAGS).values()} == fields - without_a_flag
