@@ -1,0 +1,48 @@
+"""What the HTTP layer needs of the engine, and nothing else of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from pagefall.messages import SchedulerStats, TokenIds
+from pagefall.text.requests import GenerateRequest, ModelCard, Prompt, TextDelta
+
+
+class Generation(Protocol):
+    """One answer in the making: an async iterator that ends after the delta with a `finish_reason`."""
+
+    def __aiter__(self) -> Generation: ...
+
+    async def __anext__(self) -> TextDelta: ...
+
+    async def aclose(self) -> None:
+        """Gives the request up: it ends within one step. Does nothing once the answer is complete."""
+
+
+class Engine(Protocol):
+    @property
+    def ready(self) -> bool:
+        """Whether requests can be served now."""
+
+    @property
+    def model(self) -> ModelCard: ...
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Returns once the scheduler has accepted the request. Cancelled before that, it withdraws the request.
+
+        Raises `RequestError` for what only the engine can see: a prompt that is too long (naming `prompt` or
+        `messages`), a template that refuses the messages, a full queue (503 with `retry_after_seconds`).
+        """
+
+    async def tokenize(self, prompt: Prompt) -> TokenIds:
+        """Token ids of the prompt, off the loop's thread if it is long. Raises `RequestError` like `generate`."""
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of the ids, special tokens included."""
+
+    async def flush_cache(self) -> int:
+        """Drops all cached pages that no running request holds; returns how many."""
+
+    def stats(self) -> SchedulerStats:
+        """The latest snapshot; takes no lock and no time."""

@@ -1,0 +1,137 @@
+"""What the HTTP layer asks of the engine, and what it gets back.
+
+These values live below both sides: `api` makes the requests, `actors` answers them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from pagefall.errors import RequestError
+from pagefall.messages import FinishReason, RequestId, SamplingParams, Tier
+
+
+class TextPrompt(msgspec.Struct, frozen=True):
+    """Text to be encoded; `add_special_tokens` lets the tokenizer put its own (often a BOS) around it."""
+
+    text: str
+    add_special_tokens: bool = True
+
+
+class TokenPrompt(msgspec.Struct, frozen=True):
+    """Token ids as the client sent them; each is below the model's `vocab_size`."""
+
+    token_ids: tuple[int, ...]
+
+
+class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One turn. `role` is what the template understands: `system`, `user` or `assistant`."""
+
+    role: str
+    content: str
+    name: str | None = None
+
+
+class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation for the model's chat template. `template_kwargs` become variables of the template."""
+
+    messages: tuple[ChatMessage, ...]
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    template_kwargs: dict[str, Any] = {}
+
+
+Prompt = TextPrompt | TokenPrompt | ChatPrompt
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt to be continued. Every value is in its range; only the prompt's length is still unknown.
+
+    `max_tokens` None: to the end of the context. `stop_token_ids` are the request's own, without the model's
+    end-of-sequence ids. No text from a stop string on is ever returned.
+    """
+
+    request_id: RequestId
+    prompt: Prompt
+    sampling: SamplingParams = SamplingParams()
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    cache_salt: str = ""
+    priority: int = 0
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What one request used, in tokens. `cached_tokens` is the sum of `cached_tokens_by_tier`."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    cached_tokens_by_tier: dict[Tier, int] = {}
+
+
+class CandidateToken(msgspec.Struct, frozen=True):
+    """A token that could be at one position. `text` is `bytes` as text (see `Tokenizer.token_text`)."""
+
+    token_id: int
+    text: str
+    bytes: bytes
+    logprob: float
+
+
+class TextLogprob(msgspec.Struct, frozen=True):
+    """The chosen token, and the most likely ones in falling order. A `special` token leaves no text in the answer."""
+
+    chosen: CandidateToken
+    top: tuple[CandidateToken, ...] = ()
+    special: bool = False
+
+
+class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step added to one answer.
+
+    `text` may lag behind `token_ids` (incomplete characters and possible stop strings are held back) and catches up
+    at the latest in the delta that carries `finish_reason`, which is the last one and the only one with `usage`.
+    `logprobs` has one entry a token where the request asked for them, else it is empty.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TextLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """The served model: its name, limits in tokens, and the Unix time in seconds at which it was loaded."""
+
+    id: str
+    context_length: int
+    vocab_size: int
+    created: int
+    root: str | None = None
+    """Where it was loaded from, as the operator wrote it."""
+
+
+def resolve_max_tokens(*, max_tokens: int | None, num_prompt_tokens: int, context_length: int, param: str) -> int:
+    """The number of tokens the answer may have, at least 1.
+
+    Raises `RequestError` naming `param` (`prompt` or `messages`) when the prompt is empty, when it leaves no room for
+    an answer, or when prompt and `max_tokens` together pass the context.
+    """
+    if num_prompt_tokens == 0:
+        raise RequestError(f"The {param} has no tokens: send at least one.", param=param, code="empty_prompt")
+    room = context_length - num_prompt_tokens
+    if room < 1 or (max_tokens is not None and max_tokens > room):
+        asked = "" if max_tokens is None else f" and {max_tokens} for the completion"
+        raise RequestError(
+            f"This model's maximum context length is {context_length} tokens, but you requested {num_prompt_tokens} "
+            f"tokens in the {param}{asked}. Reduce the length of the {param}"
+            f"{'' if max_tokens is None else ' or the completion'}.",
+            param=param,
+            code="context_length_exceeded",
+        )
+    return room if max_tokens is None else max_tokens

@@ -1,0 +1,189 @@
+"""A model's tokenizer: text to token ids and back, token bytes, and the chat template.
+
+Everything here may be called from several threads at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import tokenizers
+from transformers import AutoTokenizer, GenerationConfig
+
+from pagefall.errors import ModelError, RequestError
+from pagefall.messages import TokenIds
+from pagefall.text.byte_level import byte_level_bytes, is_byte_level
+from pagefall.text.requests import ChatMessage
+
+
+class Tokenizer:
+    """Wraps a `transformers` fast tokenizer: the Rust tokenizer below it for text, itself for the chat template."""
+
+    def __init__(self, fast: Any, *, eos_token_ids: frozenset[int]) -> None:
+        """`fast` is a `transformers` tokenizer with a `backend_tokenizer`, which is set to never cut or pad."""
+        self._fast = fast
+        self._backend: tokenizers.Tokenizer = fast.backend_tokenizer
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self.eos_token_ids = eos_token_ids
+        """The ids that end an answer."""
+        self.vocab_size: int = self._backend.get_vocab_size(with_added_tokens=True)
+        """Ids that have a token are below this number, added tokens included."""
+        self.special_token_ids = frozenset(
+            token_id for token_id, token in self._backend.get_added_tokens_decoder().items() if token.special
+        )
+        """The ids that `decode` leaves out."""
+        self.is_byte_level = is_byte_level(self._backend)
+        """Whether decoding is the concatenation of the tokens' bytes, as in GPT-2, Llama 3 and Qwen."""
+        self.has_chat_template: bool = fast.chat_template is not None
+        reserved = set(inspect.signature(fast.apply_chat_template).parameters) | {"messages"}
+        self._reserved_template_names = frozenset(reserved - {"kwargs"})
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> TokenIds:
+        """Token ids of `text`. Other Python threads run meanwhile."""
+        # The batch call is the one that releases the GIL; "fast" leaves out the offsets.
+        [encoding] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return np.array(encoding.ids, dtype=np.uint32)
+
+    def decode(self, token_ids: Sequence[int] | TokenIds, *, skip_special_tokens: bool = True) -> str:
+        """The text of `token_ids`. Ids without a token are skipped; bytes that are no UTF-8 become U+FFFD.
+
+        Spaces are left as they are, whatever the tokenizer's `clean_up_tokenization_spaces` says.
+        """
+        return self._backend.decode([int(token_id) for token_id in token_ids], skip_special_tokens=skip_special_tokens)
+
+    def token(self, token_id: int) -> str | None:
+        """The vocabulary's own spelling (`Ġthe`, `▁the`, `<0x0A>`), None for an id without a token."""
+        return self._backend.id_to_token(token_id)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that the token stands for after other text, a special token's spelling included."""
+        spelling = self.token(token_id)
+        if spelling is None:
+            return b""
+        if self.is_byte_level:
+            return byte_level_bytes(spelling)
+        if (byte := byte_fallback(spelling)) is not None:
+            return bytes([byte])
+        # Decoded after itself, because decoders treat the first token differently.
+        alone = self.decode([token_id], skip_special_tokens=False)
+        return self.decode([token_id, token_id], skip_special_tokens=False)[len(alone) :].encode()
+
+    def token_text(self, token_id: int) -> str:
+        r"""`token_bytes` as text, or in the form `bytes:\xf0\x9f` where they are no UTF-8 by themselves."""
+        token_bytes = self.token_bytes(token_id)
+        try:
+            return token_bytes.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token_bytes)
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **kwargs: Any,
+    ) -> str:
+        """The conversation as the model was trained to read it, special tokens included; rendered in a sandbox.
+
+        `kwargs` become variables of the template. Raises `RequestError` naming `messages` (or `chat_template_kwargs`)
+        if there is no template, the template refuses the conversation, or `kwargs` uses a name it may not.
+        """
+        if not self.has_chat_template:
+            raise RequestError(
+                "This model has no chat template: use /v1/completions, or start the server with --chat-template.",
+                param="messages",
+                code="no_chat_template",
+            )
+        if taken := sorted(self._reserved_template_names & kwargs.keys()):
+            raise RequestError(f"chat_template_kwargs must not set '{taken[0]}'.", param="chat_template_kwargs")
+        conversation = [_as_dict(message) for message in messages]
+        try:
+            rendered = self._fast.apply_chat_template(
+                conversation,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                **kwargs,
+            )
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+            # The template is the model's, the conversation the client's; whichever is at fault, this request fails.
+            reason = str(error).splitlines() or [repr(error)]
+            raise RequestError(
+                f"The model's chat template refused the messages: {reason[0]}",
+                param="messages",
+                code="chat_template_error",
+            ) from error
+        return str(rendered)
+
+
+def load_tokenizer(
+    path: str | Path,
+    *,
+    gguf_file: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    chat_template: str | None = None,
+) -> Tokenizer:
+    """Loads from a folder or hub id, or from `gguf_file` inside that folder (slow: it rebuilds the vocabulary).
+
+    `chat_template` replaces the model's own: the path of a file, or the Jinja text itself. Raises `ModelError`.
+    """
+    try:
+        fast = AutoTokenizer.from_pretrained(
+            str(path), gguf_file=gguf_file, revision=revision or "main", trust_remote_code=trust_remote_code
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        reason = str(error).strip().splitlines() or [repr(error)]
+        raise ModelError(f"No tokenizer could be loaded from {path}: {reason[0]}") from error
+    if not getattr(fast, "is_fast", False):
+        raise ModelError(f"The tokenizer of {path} has no fast form (tokenizer.json): convert it first.")
+    if chat_template is not None:
+        fast.chat_template = _read_template(chat_template)
+    eos_token_ids = _eos_token_ids(path, gguf_file=gguf_file, revision=revision)
+    if fast.eos_token_id is not None:
+        eos_token_ids |= {fast.eos_token_id}
+    return Tokenizer(fast, eos_token_ids=eos_token_ids)
+
+
+def byte_fallback(spelling: str) -> int | None:
+    """The byte that a sentencepiece token like `<0x0A>` stands for, None for any other token."""
+    if len(spelling) == 6 and spelling.startswith("<0x") and spelling.endswith(">"):
+        try:
+            return int(spelling[3:5], 16)
+        except ValueError:
+            return None
+    return None
+
+
+def _as_dict(message: ChatMessage) -> dict[str, str]:
+    named = {} if message.name is None else {"name": message.name}
+    return {"role": message.role, "content": message.content, **named}
+
+
+def _read_template(chat_template: str) -> str:
+    if "{" in chat_template:
+        return chat_template
+    try:
+        return Path(chat_template).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"The chat template {chat_template} cannot be read: {error}") from error
+
+
+def _eos_token_ids(path: str | Path, *, gguf_file: str | None, revision: str | None) -> frozenset[int]:
+    """Those of `generation_config.json`, where chat models name more ends than the tokenizer's own."""
+    if gguf_file is not None:
+        return frozenset()
+    try:
+        ids = GenerationConfig.from_pretrained(str(path), revision=revision or "main").eos_token_id
+    except OSError:  # the file is optional
+        return frozenset()
+    if ids is None:
+        return frozenset()
+    return frozenset([ids] if isinstance(ids, int) else ids)
