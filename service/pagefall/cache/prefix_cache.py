@@ -1,0 +1,173 @@
+"""The prefix cache in device memory: the owner of every page of the device pool.
+
+Every page is in exactly one place: free in the pool, private to one lease, or cached in the tree (where leases may pin
+it). `open`, `grow`, `commit`, `release` and `flush` are the only ways from one to another, and after each of them
+`free + leased + cached == total`. Each costs time in the pages it touches, whatever the size of the cache.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from pagefall.cache.conservation import check_conservation
+from pagefall.cache.errors import ConservationError, LeaseError
+from pagefall.cache.eviction import policy_named
+from pagefall.cache.keys import token_bytes
+from pagefall.cache.lease import Lease
+from pagefall.cache.pool import PagePool
+from pagefall.cache.tree import RadixTree
+from pagefall.config import EvictionPolicyName
+from pagefall.messages import PoolStats, TokenIds
+
+_MAX_EVICT_AHEAD_PAGES = 64
+
+
+class Match(msgspec.Struct, frozen=True):
+    """The longest cached prefix of a prompt, in whole pages; at least the prompt's last token is left to compute.
+
+    `num_unpinned_pages` of it are held by no lease: opening one takes them out of `num_available`.
+    """
+
+    num_tokens: int
+    num_unpinned_pages: int
+
+
+class PrefixCache:
+    """Matches prompts, leases pages, evicts. `root` is a `root_key`; `now` are seconds of one clock of the caller's.
+
+    A disabled cache (`enabled=False`) leases pages and matches nothing.
+    """
+
+    def __init__(
+        self, *, num_pages: int, page_size: int, eviction_policy: EvictionPolicyName, enabled: bool = True
+    ) -> None:
+        if page_size < 1:
+            raise ValueError(f"a page cannot have {page_size} tokens")
+        self.num_evicted_pages = 0
+        self._num_leased = 0
+        self._page_size = page_size
+        self._enabled = enabled
+        self._pool = PagePool(num_pages)
+        self._tree = RadixTree(page_size, policy_named(eviction_policy))
+        self._leases: set[Lease] = set()
+        # Freeing a run at a time keeps a full pool from handing out single pages, last one first.
+        self._evict_ahead = min(_MAX_EVICT_AHEAD_PAGES, num_pages // 64)
+
+    @property
+    def num_available(self) -> int:
+        """Pages that leases could still get: free ones and those that can be evicted. O(1)."""
+        return self._pool.num_free + self._tree.num_unpinned_pages
+
+    def match(self, root: bytes, token_ids: TokenIds) -> Match:
+        """What `open` would find now. Changes nothing; O(pages of the prompt)."""
+        found = self._tree.find(root, self._matchable(token_ids))
+        return Match(found.num_pages * self._page_size, found.num_unpinned_pages)
+
+    def open(self, root: bytes, token_ids: TokenIds, *, now: float, priority: int = 0) -> Lease:
+        """Starts a lease on the cached prefix of the prompt `token_ids`, and records the hit.
+
+        The prefix stays until the lease is released. Takes no free page: `grow` does.
+        """
+        node, shared = self._tree.pin(root, self._matchable(token_ids), now=now, priority=priority)
+        capacity = self._num_pages_for(len(token_ids)) + 1
+        lease = Lease(node, shared, page_size=self._page_size, capacity=capacity, priority=priority)
+        self._leases.add(lease)
+        return lease
+
+    def grow(self, lease: Lease, num_tokens: int, *, now: float) -> bool:
+        """Makes the lease cover at least `num_tokens` token slots, evicting unpinned leaves where needed.
+
+        All or nothing: False, with nothing changed, when fewer pages are available. Raises `LeaseError` for a lease
+        that has ended. `now` stamps every transition alike; this one does not depend on it.
+        """
+        self._require_open(lease)
+        num_new = self._num_pages_for(num_tokens) - lease.num_pages
+        if num_new <= 0:
+            return True
+        if num_new > self.num_available:
+            return False
+        if (num_missing := num_new - self._pool.num_free) > 0:
+            evicted = self._tree.evict(num_missing + self._evict_ahead)
+            self._pool.free(evicted)
+            self.num_evicted_pages += len(evicted)
+        last = int(lease.page_ids[-1]) if lease.num_pages else None
+        page_ids = self._pool.allocate(num_new, after=last)
+        if page_ids is None:
+            raise ConservationError(f"{num_new} pages were available, but only {self._pool.num_free} could be freed")
+        lease.append(page_ids)
+        self._num_leased += num_new
+        return True
+
+    def commit(self, lease: Lease, token_ids: TokenIds, *, now: float) -> None:
+        """Caches the complete pages of `token_ids`, every position of which has been computed.
+
+        `token_ids` is the whole sequence and continues what the lease committed before; only the new pages are looked
+        at. They stay pinned by the lease. Where the tree already holds an equal page the lease reads that one from now
+        on and its own is freed, so no step that uses the old `page_ids` may be under way. Raises `LeaseError` for a
+        lease that has ended or that has fewer token slots.
+        """
+        self._require_open(lease)
+        if len(token_ids) > lease.num_pages * self._page_size:
+            raise LeaseError(f"{len(token_ids)} tokens were committed to a lease of {lease.num_pages} pages")
+        start, stop = lease.num_shared_pages, len(token_ids) // self._page_size
+        if stop <= start or not self._enabled:
+            return
+        tokens = token_bytes(token_ids[start * self._page_size : stop * self._page_size])
+        own = lease.page_ids[start:stop]
+        node, known = self._tree.insert(lease.node, tokens, own, now=now, priority=lease.priority)
+        lease.share(node, stop - start, known)
+        self._pool.free(own[: len(known)])
+        self._num_leased -= stop - start
+
+    def release(self, lease: Lease, *, now: float) -> None:
+        """Ends the lease: private pages are free, cached ones may be evicted again, as the most recently used.
+
+        Raises `LeaseError`, with nothing changed, when the lease has ended before.
+        """
+        self._require_open(lease)
+        self._leases.remove(lease)
+        private = lease.private_page_ids
+        self._pool.free(private)
+        self._num_leased -= len(private)
+        self._tree.unpin(lease.node, now=now)
+        lease.clear()
+
+    def flush(self, now: float) -> int:
+        """Drops every cached page that no lease pins and returns how many; they do not count as evicted.
+
+        `now` stamps every transition alike; this one does not depend on it.
+        """
+        dropped = self._tree.evict(self._tree.num_unpinned_pages)
+        self._pool.free(dropped)
+        return len(dropped)
+
+    def stats(self) -> PoolStats:
+        """O(1)."""
+        return PoolStats(
+            total=self._pool.num_pages,
+            free=self._pool.num_free,
+            leased=self._num_leased,
+            cached=self._tree.num_pages,
+            pinned=self._tree.num_pages - self._tree.num_unpinned_pages,
+        )
+
+    def check(self) -> None:
+        """Recounts everything and raises `ConservationError`, with the numbers, where the books disagree.
+
+        Linear in the size of the pool: for tests, and for a production server when it is idle.
+        """
+        check_conservation(self.stats(), self._pool, self._tree, self._leases)
+
+    def _matchable(self, token_ids: TokenIds) -> bytes:
+        """Token bytes of the whole pages of a prompt that may come from the cache."""
+        if not self._enabled:
+            return b""
+        num_pages = max(0, len(token_ids) - 1) // self._page_size
+        return token_bytes(token_ids[: num_pages * self._page_size])
+
+    def _num_pages_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self._page_size)
+
+    def _require_open(self, lease: Lease) -> None:
+        if lease not in self._leases:
+            raise LeaseError("this lease has ended, or is another cache's")
