@@ -35,9 +35,7 @@ def _check_pages(stats: PoolStats, pool: PagePool, nodes: list[Node], leases: Co
         raise ConservationError(f"the books say {stats}, the recount {recount}")
     holders = np.bincount(_concatenated([free, leased, cached]), minlength=stats.total)
     if (wrong := np.flatnonzero(holders != 1)).size:
-        raise ConservationError(
-            f"page {wrong[0]} is in {holders[wrong[0]]} places, and {wrong.size - 1} others are wrong"
-        )
+        raise ConservationError(f"page {wrong[0]} is in {holders[wrong[0]]} places, one of {wrong.size} such pages")
 
 
 def _check_structure(tree: RadixTree, nodes: list[Node]) -> None:
@@ -65,10 +63,8 @@ def _check_pins(nodes: list[Node], leases: Collection[Lease]) -> None:
         if not np.array_equal(shared, lease.page_ids[: lease.num_shared_pages]):
             raise ConservationError(f"a lease reads {lease.num_shared_pages} shared pages, its path has {len(shared)}")
     for node in nodes:
-        if node.num_pins != pins.pop(node, 0):
-            raise ConservationError(
-                f"a node of {node.num_pages} pages is pinned {node.num_pins} times by its own count"
-            )
+        if node.num_pins != (num_pins := pins.pop(node, 0)):
+            raise ConservationError(f"a node counts {node.num_pins} pins, but {num_pins} leases go through it")
     if pins:
         raise ConservationError(f"{len(pins)} nodes are pinned, but not in the tree")
 

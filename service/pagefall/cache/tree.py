@@ -194,6 +194,8 @@ class RadixTree:
 
     def _append(self, node: Node, tokens: bytes, page_ids: PageIds, now: float, priority: int) -> Node:
         """Adds pages that the tree does not have behind `node`, pinned once; returns the node that ends them."""
+        if not len(page_ids):
+            return node
         self.num_pages += len(page_ids)
         done = 0
         # A leaf that only this lease pins and nobody else ever hit is its own: it may become longer in place.
