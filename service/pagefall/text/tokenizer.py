@@ -6,9 +6,10 @@ Everything here may be called from several threads at once.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import jinja2
 import numpy as np
@@ -19,6 +20,17 @@ from pagefall.errors import ModelError, RequestError
 from pagefall.messages import TokenIds
 from pagefall.text.byte_level import byte_level_bytes, is_byte_level
 from pagefall.text.requests import ChatMessage
+
+_TEMPLATE_FAULTS: Final = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+"""What running a template may raise: Jinja's own errors, and Python's from the expressions in it."""
 
 
 class Tokenizer:
@@ -88,12 +100,13 @@ class Tokenizer:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        **kwargs: Any,
+        template_kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
         """The conversation as the model was trained to read it, special tokens included; rendered in a sandbox.
 
-        `kwargs` become variables of the template. Raises `RequestError` naming `messages` (or `chat_template_kwargs`)
-        if there is no template, the template refuses the conversation, or `kwargs` uses a name it may not.
+        `template_kwargs` become variables of the template. Raises `RequestError` naming `messages` (or
+        `chat_template_kwargs`) if there is no template, the template refuses the conversation, or `template_kwargs`
+        uses a name it may not.
         """
         if not self.has_chat_template:
             raise RequestError(
@@ -101,7 +114,7 @@ class Tokenizer:
                 param="messages",
                 code="no_chat_template",
             )
-        if taken := sorted(self._reserved_template_names & kwargs.keys()):
+        if taken := sorted(self._reserved_template_names & template_kwargs.keys()):
             raise RequestError(f"chat_template_kwargs must not set '{taken[0]}'.", param="chat_template_kwargs")
         conversation = [_as_dict(message) for message in messages]
         try:
@@ -110,9 +123,9 @@ class Tokenizer:
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
-                **kwargs,
+                **template_kwargs,
             )
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        except _TEMPLATE_FAULTS as error:
             # The template is the model's, the conversation the client's; whichever is at fault, this request fails.
             reason = str(error).splitlines() or [repr(error)]
             raise RequestError(

