@@ -67,7 +67,7 @@ class Option(msgspec.Struct, frozen=True):
 
     @property
     def metavar(self) -> str:
-        if self.choices:
+        if self.choices and not self.many:
             return "{" + ",".join(self.choices) + "}"
         return self.flag.metavar or {int: "N", float: "X", str: "TEXT"}[self.type]
 
@@ -98,7 +98,8 @@ def _unwrap(annotation: Any) -> tuple[Scalar, bool, tuple[str, ...]]:
         (inner,) = (a for a in arguments if a is not NoneType)
         return _unwrap(inner)
     if origin is tuple:
-        return arguments[0], True, ()
+        scalar, _, choices = _unwrap(arguments[0])
+        return scalar, True, choices
     if origin is Literal:
         return str, False, arguments
     return annotation, False, ()

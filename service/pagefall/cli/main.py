@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     match argv:
-        case [] | ["-h" | "--help" | "help", *_]:
+        case [] | ["-h" | "--help", *_] | ["bench"] | ["bench", "-h" | "--help"]:
             sys.stdout.write(USAGE)
             return 0
         case ["--version", *_]:

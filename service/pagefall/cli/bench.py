@@ -1,0 +1,66 @@
+"""`pagefall bench`: the benchmark commands and their flags."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from pagefall.bench.engine import EngineBenchConfig, bench_engine
+from pagefall.cli.flags import Flag, FlagTable, Group, nearest
+from pagefall.cli.parser import build_config, parse_arguments
+from pagefall.errors import ConfigError
+
+ENGINE_FLAGS = FlagTable(
+    program="pagefall bench engine",
+    summary="Time a running OpenAI-compatible server through /v1/completions, alone or against a peer.",
+    groups=(
+        Group(
+            "Servers",
+            "",
+            EngineBenchConfig,
+            (
+                Flag("url", "the server to time", "URL"),
+                Flag("peer-url", "a second server; the table then ends with the ratio of the two", "URL"),
+                Flag("model", "the model to ask for; absent: the first one the server lists", "NAME"),
+                Flag("peer-model", "the same for the peer", "NAME"),
+                Flag("api-key", "bearer token for both", "KEY", environ="PAGEFALL_API_KEY"),
+            ),
+        ),
+        Group(
+            "Measurements",
+            "",
+            EngineBenchConfig,
+            (
+                Flag("scenarios", "what to measure, with commas"),
+                Flag("repeats", "how often each measurement is made", minimum=1),
+                Flag("prompt-tokens", "prompt lengths for the time to the first token, with commas", "N,N", minimum=1),
+                Flag("concurrency", "streams at the same time for throughput", minimum=1),
+                Flag("input-tokens", "prompt length for inter-token latency and throughput", minimum=1),
+                Flag("output-tokens", "answer length for throughput; inter-token latency takes twice that", minimum=2),
+                Flag("interference-tokens", "length of the prompt that is read beside a running stream", minimum=1),
+                Flag("seed", "makes the prompts repeat, and with them what a cache may hold; absent: random"),
+                Flag("json", "write every sample to this file too", "FILE"),
+            ),
+        ),
+    ),
+)
+
+
+def bench(argv: Sequence[str]) -> int:
+    """Run the benchmark named `argv[0]` with the flags after it; returns its exit status. Raises `PagefallError`."""
+    name, flags = argv[0], argv[1:]
+    match name:
+        case "engine":
+            return bench_engine(parse_engine(flags, os.environ))
+        case _:
+            alike = nearest(name, ["engine", "control-plane"])
+            raise ConfigError(f"bench {name}: unknown; " + (f"did you mean {alike}?" if alike else "see --help"))
+
+
+def parse_engine(argv: Sequence[str], environ: Mapping[str, str]) -> EngineBenchConfig:
+    """The configuration of `pagefall bench engine`. Raises `ConfigError`."""
+    given = parse_arguments(ENGINE_FLAGS, argv, environ)
+    if "peer-model" in given and "peer-url" not in given:
+        raise ConfigError("--peer-model: needs --peer-url")
+    config: EngineBenchConfig = build_config(ENGINE_FLAGS, EngineBenchConfig, given)
+    return config
