@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from pagefall.bench.control_plane import ControlPlaneBenchConfig, bench_control_plane
 from pagefall.bench.engine import EngineBenchConfig, bench_engine
 from pagefall.cli.flags import Flag, FlagTable, Group, nearest
 from pagefall.cli.parser import build_config, parse_arguments
@@ -45,6 +46,24 @@ ENGINE_FLAGS = FlagTable(
     ),
 )
 
+CONTROL_PLANE_FLAGS = FlagTable(
+    program="pagefall bench control-plane",
+    summary="Time the prefix cache and the scheduler, without a server and without a model.",
+    groups=(
+        Group(
+            "Measurements",
+            "",
+            ControlPlaneBenchConfig,
+            (
+                Flag("page-size", "token slots in a page", minimum=1),
+                Flag("cached-tokens", "sizes of the cache, with commas", "N,N", minimum=1),
+                Flag("prompt-tokens", "prompt lengths, with commas", "N,N", minimum=1),
+                Flag("repeats", "how often each operation is timed", minimum=1),
+            ),
+        ),
+    ),
+)
+
 
 def bench(argv: Sequence[str]) -> int:
     """Run the benchmark named `argv[0]` with the flags after it; returns its exit status. Raises `PagefallError`."""
@@ -52,6 +71,8 @@ def bench(argv: Sequence[str]) -> int:
     match name:
         case "engine":
             return bench_engine(parse_engine(flags, os.environ))
+        case "control-plane":
+            return bench_control_plane(parse_control_plane(flags, os.environ))
         case _:
             alike = nearest(name, ["engine", "control-plane"])
             raise ConfigError(f"bench {name}: unknown; " + (f"did you mean {alike}?" if alike else "see --help"))
@@ -63,4 +84,11 @@ def parse_engine(argv: Sequence[str], environ: Mapping[str, str]) -> EngineBench
     if "peer-model" in given and "peer-url" not in given:
         raise ConfigError("--peer-model: needs --peer-url")
     config: EngineBenchConfig = build_config(ENGINE_FLAGS, EngineBenchConfig, given)
+    return config
+
+
+def parse_control_plane(argv: Sequence[str], environ: Mapping[str, str]) -> ControlPlaneBenchConfig:
+    """The configuration of `pagefall bench control-plane`. Raises `ConfigError`."""
+    given = parse_arguments(CONTROL_PLANE_FLAGS, argv, environ)
+    config: ControlPlaneBenchConfig = build_config(CONTROL_PLANE_FLAGS, ControlPlaneBenchConfig, given)
     return config
