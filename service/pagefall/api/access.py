@@ -1,0 +1,92 @@
+"""The outermost layer: request ids, one log line a request, and no bug's details in an answer."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pagefall.api.errors import error_response, internal_error
+from pagefall.text.requests import Usage
+
+_access_log = logging.getLogger("pagefall.access")
+_log = logging.getLogger("pagefall.api")
+
+_SCOPE_KEY: Final = "pagefall.access"
+_SANE_ID: Final = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+_CLIENT_GONE: Final = 499
+"""What the log says where no status could be sent (nginx's number for it)."""
+
+
+@dataclass
+class AccessEntry:
+    """What the log line of one request will say; its handler adds the tokens."""
+
+    request_id: str
+    status: int | None = None
+    usages: list[Usage] = field(default_factory=list)
+
+    def tokens(self) -> str:
+        if not self.usages:
+            return ""
+        prompt = sum(usage.prompt_tokens for usage in self.usages)
+        cached = sum(usage.cached_tokens for usage in self.usages)
+        generated = sum(usage.completion_tokens for usage in self.usages)
+        return f" prompt={prompt} cached={cached} generated={generated}"
+
+
+def note_usage(scope: Scope, usages: Iterable[Usage]) -> None:
+    """Adds tokens to the log line of the request that `scope` belongs to."""
+    entry = scope[_SCOPE_KEY]
+    assert isinstance(entry, AccessEntry)
+    entry.usages.extend(usages)
+
+
+class AccessMiddleware:
+    """Echoes the client's `x-request-id` if it is sane, else makes one; logs; turns a bug into a plain 500."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        wanted = Headers(scope=scope).get("x-request-id", "")
+        entry = AccessEntry(request_id=wanted if _SANE_ID.fullmatch(wanted) else uuid.uuid4().hex)
+        scope[_SCOPE_KEY] = entry
+
+        async def send_noting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                entry.status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = entry.request_id
+            await send(message)
+
+        start = time.perf_counter()
+        try:
+            await self._app(scope, receive, send_noting)
+        except ClientDisconnect:
+            pass  # the body never arrived: nobody is left to answer
+        except Exception:  # noqa: BLE001 - a bug in one request's handling must neither leak nor end the server
+            _log.exception("request %s failed: %s %s", entry.request_id, scope["method"], quote(scope["path"]))
+            if entry.status is None:
+                await error_response(internal_error())(scope, receive, send_noting)
+        finally:
+            _access_log.info(
+                "%s %s %d %.1fms%s id=%s",
+                scope["method"],
+                quote(scope["path"]),
+                entry.status or _CLIENT_GONE,
+                (time.perf_counter() - start) * 1000,
+                entry.tokens(),
+                entry.request_id,
+            )

@@ -1,0 +1,53 @@
+"""The HTTP application: which path is answered by what."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.routing import Route
+
+from pagefall.api.access import AccessMiddleware
+from pagefall.api.auth import ApiKeyMiddleware
+from pagefall.api.chat import ChatCompletions
+from pagefall.api.completions import Completions
+from pagefall.api.engine import Engine
+from pagefall.api.errors import on_http_exception, on_request_error
+from pagefall.api.health import Health
+from pagefall.api.models import Models
+from pagefall.api.operations import Operations
+from pagefall.api.tokens import Tokens
+from pagefall.config import HttpConfig
+from pagefall.errors import RequestError
+
+
+def create_app(engine: Engine, config: HttpConfig) -> Starlette:
+    """The ASGI application over `engine`. It logs every request itself: the server below it need not."""
+    max_body_bytes = config.max_body_bytes
+    health, models, operations = Health(engine), Models(engine), Operations(engine)
+    tokens = Tokens(engine, max_body_bytes=max_body_bytes)
+    middleware = [Middleware(AccessMiddleware)]
+    if config.api_key is not None:
+        middleware.append(Middleware(ApiKeyMiddleware, api_key=config.api_key))
+    app = Starlette(
+        routes=[
+            Route("/v1/chat/completions", ChatCompletions(engine, max_body_bytes=max_body_bytes), methods=["POST"]),
+            Route("/v1/completions", Completions(engine, max_body_bytes=max_body_bytes), methods=["POST"]),
+            Route("/v1/models", models.all),
+            Route("/v1/models/{model:path}", models.one),
+            Route("/tokenize", tokens.tokenize, methods=["POST"]),
+            Route("/detokenize", tokens.detokenize, methods=["POST"]),
+            Route("/flush_cache", operations.flush_cache, methods=["GET", "POST"]),
+            Route("/metrics", operations.metrics),
+            Route("/health", health.ready),
+            Route("/health/live", health.live),
+            Route("/", health.index),
+        ],
+        middleware=middleware,
+        exception_handlers={
+            RequestError: on_request_error,
+            HTTPException: on_http_exception,
+        },
+    )
+    app.router.redirect_slashes = False  # a wrong path is an error in OpenAI's shape, not a redirect
+    return app

@@ -1,0 +1,134 @@
+"""Generation over HTTP: submit every prompt, then stream the deltas or collect them, and give up with the client.
+
+Nothing is sent before the engine has accepted every prompt, so that every refusal still has its status. However a
+request ends, each of its generations is closed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final, Protocol
+
+import anyio
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from pagefall.api.access import note_usage
+from pagefall.api.engine import Engine, Generation
+from pagefall.api.errors import internal_error
+from pagefall.api.event_stream import EventStream
+from pagefall.api.json_response import json_response
+from pagefall.api.tasks import run_all, run_until_disconnect
+from pagefall.errors import RequestError
+from pagefall.messages import FinishReason
+from pagefall.text.requests import GenerateRequest, TextDelta, TextLogprob, Usage
+
+_log = logging.getLogger("pagefall.api")
+
+_CLOSE_SECONDS: Final = 5.0
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt's whole answer."""
+
+    text: str
+    logprobs: tuple[TextLogprob, ...]
+    finish_reason: FinishReason
+    usage: Usage
+
+
+class AnswerFormat(Protocol):
+    """How one endpoint writes answers. An instance serves one request and may remember what it has written."""
+
+    def chunks(self, index: int, delta: TextDelta) -> Sequence[msgspec.Struct]:
+        """The events for a delta of prompt `index`; none if it shows nothing."""
+
+    def usage_chunk(self, usages: Sequence[Usage]) -> msgspec.Struct | None:
+        """The event after the last delta, None if the client did not ask for it."""
+
+    def complete(self, answers: Sequence[Answer]) -> msgspec.Struct:
+        """The answer to a request that does not stream."""
+
+
+class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A validated body: what to generate, and how to write it."""
+
+    prompts: tuple[GenerateRequest, ...]
+    format: AnswerFormat
+    stream: bool
+
+
+async def serve(engine: Engine, request: ClientRequest, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers one request whose body has been read. Raises `RequestError` only before the first byte."""
+
+    async def work() -> None:
+        async with _submitted(engine, request.prompts) as generations:
+            if request.stream:
+                await _stream(generations, request.format, scope, send)
+            else:
+                answers = await _collect(generations)
+                note_usage(scope, [answer.usage for answer in answers])
+                await json_response(request.format.complete(answers))(scope, receive, send)
+
+    await run_until_disconnect(receive, work)
+
+
+@asynccontextmanager
+async def _submitted(engine: Engine, prompts: Sequence[GenerateRequest]) -> AsyncIterator[list[Generation]]:
+    generations: list[Generation] = []
+    try:
+        for prompt in prompts:
+            generations.append(await engine.generate(prompt))  # noqa: PERF401 - those before a refusal must be closed
+        yield generations
+    finally:
+        with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
+            for generation in generations:
+                await generation.aclose()
+
+
+async def _collect(generations: Sequence[Generation]) -> list[Answer]:
+    answers: dict[int, Answer] = {}
+
+    async def collect(index: int) -> None:
+        deltas = [delta async for delta in generations[index]]
+        assert deltas[-1].finish_reason is not None
+        assert deltas[-1].usage is not None
+        answers[index] = Answer(
+            text="".join(delta.text for delta in deltas),
+            logprobs=tuple(logprob for delta in deltas for logprob in delta.logprobs),
+            finish_reason=deltas[-1].finish_reason,
+            usage=deltas[-1].usage,
+        )
+
+    await run_all([partial(collect, index) for index in range(len(generations))])
+    return [answers[index] for index in range(len(generations))]
+
+
+async def _stream(generations: Sequence[Generation], format: AnswerFormat, scope: Scope, send: Send) -> None:
+    events = EventStream(send)
+    usages: list[Usage] = []
+
+    async def forward(index: int) -> None:
+        async for delta in generations[index]:
+            if delta.usage is not None:
+                usages.append(delta.usage)
+            for chunk in format.chunks(index, delta):
+                await events.send(chunk)
+
+    await events.start()
+    try:
+        await run_all([partial(forward, index) for index in range(len(generations))])
+    except RequestError as error:
+        await events.fail(error)
+    except Exception:  # noqa: BLE001 - the status is sent: what is left is to say so in the stream
+        _log.exception("a stream failed after it had begun")
+        await events.fail(internal_error())
+    else:
+        note_usage(scope, usages)
+        usage_chunk = format.usage_chunk(usages)
+        if usage_chunk is not None:
+            await events.send(usage_chunk)
+        await events.finish()
