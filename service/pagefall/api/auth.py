@@ -33,4 +33,4 @@ class ApiKeyMiddleware:
     def _is_authorized(self, scope: Scope) -> bool:
         scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
         # Headers are Latin-1 on the wire; comparing bytes in constant time tells nothing about the key.
-        return scheme.lower() == "bearer" and hmac.compare_digest(key.strip().encode("latin-1"), self._api_key)
+        return scheme.lower() == "bearer" and hmac.compare_digest(key.strip(" ").encode("latin-1"), self._api_key)

@@ -1,0 +1,182 @@
+"""An engine that answers from a script, one token a character, and remembers what it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+import httpx
+import numpy as np
+import openai
+import uvicorn
+
+from pagefall.api.app import create_app
+from pagefall.config import HttpConfig
+from pagefall.errors import RequestError
+from pagefall.messages import FinishReason, PoolStats, RequestId, SchedulerStats, TokenIds
+from pagefall.text.requests import (
+    CandidateToken,
+    ChatPrompt,
+    GenerateRequest,
+    ModelCard,
+    Prompt,
+    TextDelta,
+    TextLogprob,
+    TextPrompt,
+    TokenPrompt,
+    Usage,
+    resolve_max_tokens,
+)
+
+MODEL = "fake/model"
+WORDS = ("Hello", " there", ", ", "안녕", " 👋", "")
+"""One delta each; the last has a token and no text, like an end-of-sequence token."""
+
+
+class FakeGeneration:
+    def __init__(self, engine: FakeEngine, request: GenerateRequest, usage: Usage, deltas: Sequence[TextDelta]) -> None:
+        self._engine = engine
+        self._request = request
+        self._usage = usage
+        self._deltas = iter(deltas)
+        self._finished = False
+
+    def __aiter__(self) -> FakeGeneration:
+        return self
+
+    async def __anext__(self) -> TextDelta:
+        if self._finished:
+            raise StopAsyncIteration
+        await self._engine.before_delta(self._request.request_id)
+        delta = next(self._deltas)
+        self._finished = delta.finish_reason is not None
+        return delta
+
+    async def aclose(self) -> None:
+        await anyio.lowlevel.checkpoint()
+        if not self._finished:
+            self._engine.aborted.append(self._request.request_id)
+        self._engine.closed.append(self._request.request_id)
+
+
+class FakeEngine:
+    def __init__(self, *, context_length: int = 1000, words: Sequence[str] = WORDS) -> None:
+        self.ready = True
+        self.model = ModelCard(id=MODEL, context_length=context_length, vocab_size=500, created=1_700_000_000)
+        self.words = words
+        self.refusal: Exception | None = None
+        """Raised by `generate`, once `num_accepted_first` requests are through."""
+        self.num_accepted_first = 0
+        self.fault: Exception | None = None
+        """Raised instead of the third delta."""
+        self.endless = False
+        self.hangs_in_generate = False
+        self.finish_reason: FinishReason = "stop"
+        self.requests: list[GenerateRequest] = []
+        self.num_deltas = 0
+        self.withdrawn = 0
+        self.aborted: list[RequestId] = []
+        self.closed: list[RequestId] = []
+
+    async def generate(self, request: GenerateRequest) -> FakeGeneration:
+        self.requests.append(request)
+        if self.hangs_in_generate:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                self.withdrawn += 1
+        num_prompt_tokens = len(await self.tokenize(request.prompt))
+        max_tokens = resolve_max_tokens(
+            max_tokens=request.max_tokens,
+            num_prompt_tokens=num_prompt_tokens,
+            context_length=self.model.context_length,
+            param="messages" if isinstance(request.prompt, ChatPrompt) else "prompt",
+        )
+        if self.refusal is not None and len(self.requests) > self.num_accepted_first:
+            raise self.refusal
+        words = self.words[:max_tokens]
+        usage = Usage(
+            prompt_tokens=num_prompt_tokens,
+            completion_tokens=len(words),
+            cached_tokens=3,
+            cached_tokens_by_tier={"device": 2, "host": 1},
+        )
+        finish_reason: FinishReason = self.finish_reason if len(words) == len(self.words) else "length"
+        deltas = [
+            TextDelta(
+                text=word,
+                token_ids=(len(word),),
+                logprobs=() if request.sampling.num_top_logprobs is None else (self._logprob(word, request),),
+                finish_reason=finish_reason if i == len(words) - 1 and not self.endless else None,
+                usage=usage if i == len(words) - 1 and not self.endless else None,
+            )
+            for i, word in enumerate(words)
+        ]
+        return FakeGeneration(self, request, usage, deltas * 1_000_000 if self.endless else deltas)
+
+    def _logprob(self, word: str, request: GenerateRequest) -> TextLogprob:
+        text = word or "</s>"
+        top = [CandidateToken(n, f"top{n}", f"top{n}".encode(), -float(n)) for n in range(1, 21)]
+        return TextLogprob(
+            CandidateToken(len(word), text, text.encode(), float("-inf") if word == " 👋" else -0.5),
+            tuple(top[: request.sampling.num_top_logprobs]),
+            special=not word,
+        )
+
+    async def before_delta(self, request_id: RequestId) -> None:
+        await anyio.sleep(0.001 if self.endless else 0)
+        self.num_deltas += 1
+        if self.fault is not None and self.num_deltas == 3:
+            raise self.fault
+
+    async def tokenize(self, prompt: Prompt) -> TokenIds:
+        match prompt:
+            case TextPrompt(text):
+                return np.array([ord(character) % 500 for character in text], dtype=np.uint32)
+            case TokenPrompt(token_ids):
+                return np.array(token_ids, dtype=np.uint32)
+            case ChatPrompt(messages=messages):
+                if messages[-1].content == "refuse":
+                    raise RequestError("The template refused.", param="messages")
+                return np.array([len(message.content) % 500 for message in messages], dtype=np.uint32)
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        return "".join(chr(token_id) for token_id in token_ids)
+
+    async def flush_cache(self) -> int:
+        return 7
+
+    def stats(self) -> SchedulerStats:
+        return SchedulerStats(
+            num_running=2,
+            num_queued=5,
+            device_pages=PoolStats(total=10, free=3, leased=1, cached=6, pinned=2),
+            num_generated_tokens=99,
+        )
+
+
+def http_client(engine: FakeEngine, config: HttpConfig | None = None) -> httpx.AsyncClient:
+    """Speaks to the application without a socket; answers arrive whole."""
+    transport = httpx.ASGITransport(create_app(engine, config or HttpConfig()))
+    return httpx.AsyncClient(transport=transport, base_url="http://server")
+
+
+@asynccontextmanager
+async def listening(engine: FakeEngine, config: HttpConfig | None = None) -> AsyncIterator[tuple[str, int]]:
+    """The address of a real server on a free port."""
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(engine, config or HttpConfig()), host="127.0.0.1", port=0, access_log=False)
+    )
+    async with anyio.create_task_group() as group:
+        group.start_soon(server.serve)
+        while not server.started:
+            await anyio.sleep(0.005)
+        port: int = server.servers[0].sockets[0].getsockname()[1]
+        yield "127.0.0.1", port
+        server.should_exit = True
+
+
+def open_ai(host: str, port: int) -> openai.AsyncOpenAI:
+    """OpenAI's own client of that server."""
+    return openai.AsyncOpenAI(base_url=f"http://{host}:{port}/v1", api_key="any", max_retries=0)

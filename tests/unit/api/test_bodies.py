@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import httpx
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.api.fake_engine import FakeEngine, http_client
+
+from pagefall.api.wire_chat import ChatCompletionRequest, WireMessage
+from pagefall.api.wire_completions import CompletionRequest
+from pagefall.config import HttpConfig
+
+pytestmark = pytest.mark.anyio
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b'{"messages": [{"role": "user", "content": "a"}]} trailing',
+        b'{"temperature": NaN}',
+        b'{"temperature": Infinity}',
+        b'{"temperature": 1e999}',
+        b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+        b'{"messages": [{"role": "user", "content": "\xff\xfe"}]}',
+        b'{"messages": [{"role": "user", "content": "\xed\xa0\x80"}]}',
+        b'{"metadata": ' + b"[" * 100_000,
+        b'{"metadata": ' + b'{"a":' * 100_000,
+        b"[" * 1_000_000,
+        b'{"messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b"\xef\xbb\xbf{}",
+        b"PK\x03\x04binary\x00\x00",
+    ],
+    ids=lambda body: repr(body[:40]),
+)
+async def test_a_body_that_is_no_request_is_a_400_in_openais_shape(client: httpx.AsyncClient, body: bytes) -> None:
+    for path in (CHAT, "/v1/completions", "/tokenize", "/detokenize"):
+        response = await client.post(path, content=body)
+        assert response.status_code == 400, response.text
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_deep_template_variables_are_no_servers_fault(client: httpx.AsyncClient) -> None:
+    deep = '{"a":' * 900 + "1" + "}" * 900
+    body = '{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":' + deep + "}"
+    assert (await client.post(CHAT, content=body)).status_code in (200, 400)
+
+
+async def test_a_body_announced_too_large_is_refused_unread() -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"x"
+        pytest.fail("the body was read on")
+
+    async with http_client(FakeEngine(), HttpConfig(max_body_bytes=100)) as client:
+        response = await client.post(CHAT, content=endless(), headers={"content-length": "101"})
+    assert response.status_code == 413
+    assert response.json()["error"]["code"] == "request_too_large"
+
+
+async def test_a_body_that_turns_out_too_large_is_not_read_to_its_end() -> None:
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while True:
+            sent += 40
+            yield b"x" * 40
+
+    async with http_client(FakeEngine(), HttpConfig(max_body_bytes=100)) as client:
+        response = await client.post(CHAT, content=endless())
+    assert response.status_code == 413
+    assert sent <= 160
+
+
+async def test_a_large_body_is_answered_like_a_small_one(client: httpx.AsyncClient) -> None:
+    token_ids = [7] * 400_000
+    response = await client.post("/v1/completions", json={"prompt": token_ids})
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+    response = await client.post("/v1/completions", json={"prompt": [*token_ids, 500]})
+    assert response.json()["error"]["param"] == "prompt"
+
+
+async def test_health_answers_while_large_bodies_are_taken_in(client: httpx.AsyncClient) -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": "x " * 20_000}] * 20}).encode()
+    worst = 0.0
+    async with anyio.create_task_group() as group:
+        for _ in range(20):
+            group.start_soon(lambda: client.post(CHAT, content=body))
+        for _ in range(20):
+            start = anyio.current_time()
+            assert (await client.get("/health")).status_code == 200
+            worst = max(worst, anyio.current_time() - start)
+    assert worst < 0.1
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.sampled_from(["user", "assistant", "text", "none", "auto", 1, 0, -1, 2**31, 2**63, 1e308]),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["role", "content", "type", "text", "1"]), inner)
+    ),
+    max_leaves=8,
+)
+MESSAGES = st.lists(
+    st.one_of(
+        st.fixed_dictionaries({"role": st.just("user"), "content": st.text(max_size=5)}),
+        st.dictionaries(st.sampled_from(WireMessage.__struct_fields__), VALUES, max_size=4),
+    ),
+    max_size=3,
+)
+
+
+def bodies(wire_type: type[msgspec.Struct], valid: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    fields = st.dictionaries(st.sampled_from(wire_type.__struct_fields__), VALUES, max_size=6)
+    return st.tuples(st.sampled_from([{}, valid]), fields).map(lambda parts: parts[0] | parts[1])
+
+
+CHAT_BODIES = st.one_of(
+    bodies(ChatCompletionRequest, {"messages": [{"role": "user", "content": "a"}]}),
+    st.fixed_dictionaries({"messages": MESSAGES}),
+)
+BODIES = st.one_of(
+    st.tuples(st.just(CHAT), CHAT_BODIES),
+    st.tuples(st.just("/v1/completions"), bodies(CompletionRequest, {"prompt": "a"})),
+    st.tuples(st.just("/tokenize"), st.one_of(st.fixed_dictionaries({"prompt": VALUES}), CHAT_BODIES)),
+    st.tuples(st.just("/detokenize"), st.fixed_dictionaries({"tokens": VALUES})),
+)
+
+
+@given(request=BODIES)
+@settings(max_examples=400, deadline=None)
+async def test_no_body_whatsoever_is_a_servers_error(request: tuple[str, Any]) -> None:
+    path, body = request
+    async with http_client(FakeEngine()) as client:
+        response = await client.post(path, content=json.dumps(body).encode("utf-8", "surrogatepass"))
+    assert response.status_code in (200, 400, 404), response.text
+    if response.status_code != 200:
+        assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@given(body=st.binary(max_size=100))
+@settings(max_examples=100, deadline=None)
+async def test_no_bytes_whatsoever_are_a_servers_error(body: bytes) -> None:
+    async with http_client(FakeEngine()) as client:
+        response = await client.post(CHAT, content=body)
+    assert response.status_code == 400

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.unit.api.fake_engine import MODEL, FakeEngine
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/v1", "/v1/embeddings", "/v1/chat/completions/", "/health/", "/x%0ay"])
+async def test_a_path_that_does_not_exist_is_a_404_in_openais_shape(client: httpx.AsyncClient, path: str) -> None:
+    response = await client.get(path)
+    assert response.status_code == 404
+    assert response.json()["error"]["type"] == "invalid_request_error"
+    assert response.json()["error"]["message"].startswith("Invalid URL (GET /")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("GET", "/v1/chat/completions", "POST"), ("DELETE", "/v1/models", "GET"), ("PUT", "/flush_cache", "POST")],
+)
+async def test_a_wrong_method_is_a_405_that_names_the_right_one(
+    client: httpx.AsyncClient, method: str, path: str, allowed: str
+) -> None:
+    response = await client.request(method, path)
+    assert response.status_code == 405
+    assert response.json()["error"]["message"] == f"Not allowed to {method} on {path}"
+    assert allowed in response.headers["allow"]
+
+
+async def test_the_models_are_the_one_that_is_served(client: httpx.AsyncClient) -> None:
+    body = (await client.get("/v1/models")).json()
+    [model] = body["data"]
+    assert body["object"] == "list"
+    assert model == {
+        "id": MODEL,
+        "object": "model",
+        "created": 1_700_000_000,
+        "owned_by": "pagefall",
+        "root": None,
+        "max_model_len": 1000,
+    }
+    assert (await client.get(f"/v1/models/{MODEL}")).json() == model
+
+
+@pytest.mark.parametrize("name", ["other", "", "a/b/c"])
+async def test_another_model_is_not_found(client: httpx.AsyncClient, name: str) -> None:
+    response = await client.get(f"/v1/models/{name}")
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_health_follows_the_engine_and_life_does_not(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    assert (await client.get("/health")).status_code == 200
+    engine.ready = False
+    response = await client.get("/health")
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "not_ready")
+    assert (await client.get("/health/live")).status_code == 200
+
+
+async def test_text_is_tokenized_and_back(client: httpx.AsyncClient) -> None:
+    tokens = (await client.post("/tokenize", json={"prompt": "abc"})).json()
+    assert tokens == {"tokens": [97, 98, 99], "count": 3, "max_model_len": 1000}
+    assert (await client.post("/detokenize", json={"tokens": tokens["tokens"]})).json() == {"text": "abc"}
+
+
+async def test_a_conversation_is_tokenized_as_the_chat_endpoint_would(client: httpx.AsyncClient) -> None:
+    messages = [{"role": "user", "content": "abcd"}, {"role": "assistant", "content": "ab"}]
+    response = await client.post("/tokenize", json={"messages": messages, "continue_final_message": True})
+    assert response.json()["tokens"] == [4, 2]
+
+
+async def test_nothing_may_be_tokenized_and_back(client: httpx.AsyncClient) -> None:
+    assert (await client.post("/tokenize", json={"prompt": ""})).json()["tokens"] == []
+    assert (await client.post("/detokenize", json={"tokens": []})).json() == {"text": ""}
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_flushing_the_cache_answers_with_the_pages_dropped(client: httpx.AsyncClient, method: str) -> None:
+    assert (await client.request(method, "/flush_cache")).json() == {"num_pages": 7}
+
+
+async def test_metrics_are_prometheus_text_of_the_engines_snapshot(client: httpx.AsyncClient) -> None:
+    response = await client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    families = {family.name: family for family in text_string_to_metric_families(response.text)}
+    values = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in families.values()
+        for sample in family.samples
+    }
+    assert values["pagefall_num_running_reqs",] == 2
+    assert values["pagefall_num_queue_reqs",] == 5
+    assert values["pagefall_num_generated_tokens_total",] == 99
+    assert {state: values["pagefall_device_pages", state] for state in ("free", "leased", "cached", "pinned")} == {
+        "free": 3,
+        "leased": 1,
+        "cached": 6,
+        "pinned": 2,
+    }
+
+
+async def test_the_root_points_the_way(client: httpx.AsyncClient) -> None:
+    response = await client.get("/")
+    assert response.status_code == 200
+    assert "/v1/chat/completions" in response.text

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from tests.unit.api.fake_engine import MODEL, FakeEngine, http_client
+
+from pagefall.errors import RequestError
+
+pytestmark = pytest.mark.anyio
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+BASE: dict[str, dict[str, Any]] = {
+    CHAT: {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]},
+    TEXT: {"model": MODEL, "prompt": "Hi"},
+    "/tokenize": {"prompt": "Hi"},
+    "/detokenize": {"tokens": [1]},
+}
+
+
+async def refused(client: httpx.AsyncClient, path: str, fields: dict[str, Any], *, status: int = 400) -> dict[str, Any]:
+    response = await client.post(path, json=BASE[path] | fields)
+    assert response.status_code == status, response.text
+    body = response.json()
+    assert set(body) == {"error"}
+    error = body["error"]
+    assert isinstance(error, dict)
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+@pytest.mark.parametrize(
+    ("fields", "fix"),
+    [
+        ({"temperature": 2.1}, "<= 2"),
+        ({"temperature": -0.1}, ">= 0"),
+        ({"temperature": "hot"}, "`float"),
+        ({"top_p": 1.01}, "<= 1"),
+        ({"top_p": -1}, ">= 0"),
+        ({"top_k": -2}, ">= -1"),
+        ({"top_k": 1.5}, "`int"),
+        ({"min_p": 2}, "<= 1"),
+        ({"presence_penalty": 2.5}, "<= 2"),
+        ({"frequency_penalty": -2.5}, ">= -2"),
+        ({"repetition_penalty": 0}, "> 0"),
+        ({"logit_bias": {"5": 101}}, "<= 100"),
+        ({"logit_bias": {"five": 1}}, "`int"),
+        ({"logit_bias": {"500": 1}}, "500"),
+        ({"logit_bias": [1]}, "`object"),
+        ({"seed": 2**63}, "<= 9223372036854775807"),
+        ({"seed": "x"}, "`int"),
+        ({"max_tokens": 0}, ">= 1"),
+        ({"max_tokens": 10**30}, "<="),
+        ({"max_tokens": True}, "`int"),
+        ({"stop": ""}, ">= 1"),
+        ({"stop": 5}, "`str"),
+        ({"stop": ["x"] * 65}, "<= 64"),
+        ({"stop_token_ids": [500]}, "500"),
+        ({"stop_token_ids": 5}, "`array"),
+        ({"ignore_eos": "yes"}, "`bool"),
+        ({"cache_salt": 5}, "`str"),
+        ({"priority": 0.5}, "`int"),
+        ({"stream": "true"}, "`bool"),
+        ({"stream_options": {"include_usage": True}}, "'stream' is true"),
+        ({"model": 5}, "`str"),
+    ],
+)
+async def test_a_wrong_value_names_its_field_and_the_fix(
+    client: httpx.AsyncClient, path: str, fields: dict[str, Any], fix: str
+) -> None:
+    error = await refused(client, path, fields)
+    [param] = fields
+    assert error["param"] == param
+    assert param in error["message"]
+    assert fix in error["message"]
+    assert error["type"] == "invalid_request_error"
+    assert "$" not in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (CHAT, {"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        (CHAT, {"top_logprobs": 3}, "top_logprobs"),
+        (CHAT, {"logprobs": 1}, "logprobs"),
+        (CHAT, {"max_completion_tokens": 0}, "max_completion_tokens"),
+        (CHAT, {"max_completion_tokens": 4, "max_tokens": 5}, "max_tokens"),
+        (CHAT, {"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+        (CHAT, {"messages": []}, "messages"),
+        (CHAT, {"messages": "Hi"}, "messages"),
+        (CHAT, {"messages": None}, "messages"),
+        (CHAT, {"messages": [{"content": "Hi"}]}, "messages[0].role"),
+        (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content"),
+        (CHAT, {"messages": [{"role": "user", "content": "a"}, {"role": 5}]}, "messages[1].role"),
+        (CHAT, {"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
+        (CHAT, {"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
+        (CHAT, {"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+        (
+            CHAT,
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]},
+            "messages[0].content[0].type",
+        ),
+        (CHAT, {"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]}, "messages[0].tool_calls"),
+        (CHAT, {"messages": [{"role": "user", "content": "a", "mood": 1}]}, "messages[0].mood"),
+        (CHAT, {"messages": [{"role": "user", "content": "refuse"}]}, "messages"),
+        (TEXT, {"prompt": ""}, "prompt"),
+        (TEXT, {"prompt": []}, "prompt"),
+        (TEXT, {"prompt": [""]}, "prompt[0]"),
+        (TEXT, {"prompt": ["a", ""]}, "prompt[1]"),
+        (TEXT, {"prompt": [[1], []]}, "prompt[1]"),
+        (TEXT, {"prompt": [[]]}, "prompt[0]"),
+        (TEXT, {"prompt": [1, "a"]}, "prompt"),
+        (TEXT, {"prompt": ["a", 1]}, "prompt[1]"),
+        (TEXT, {"prompt": ["a", [1]]}, "prompt[1]"),
+        (TEXT, {"prompt": [500]}, "prompt"),
+        (TEXT, {"prompt": [-1]}, "prompt[0]"),
+        (TEXT, {"prompt": [[1], [2, 500]]}, "prompt[1]"),
+        (TEXT, {"prompt": [1.5]}, "prompt[0]"),
+        (TEXT, {"prompt": None}, "prompt"),
+        (TEXT, {"prompt": ["a"] * 1025}, "prompt"),
+        (TEXT, {"logprobs": 21}, "logprobs"),
+        (TEXT, {"logprobs": True}, "logprobs"),
+        ("/tokenize", {"prompt": 5}, "prompt"),
+        ("/tokenize", {"messages": [{"role": "user", "content": "a"}]}, "prompt"),
+        ("/tokenize", {"prompt": None}, "prompt"),
+        ("/detokenize", {"tokens": [500]}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
+        ("/detokenize", {"tokens": ["a"]}, "tokens[0]"),
+    ],
+)
+async def test_a_wrong_value_names_its_place(
+    client: httpx.AsyncClient, path: str, fields: dict[str, Any], param: str
+) -> None:
+    assert (await refused(client, path, fields))["param"] == param
+
+
+UNSUPPORTED: list[tuple[str, dict[str, Any]]] = [
+    *((path, fields) for path in (CHAT, TEXT) for fields in ({"n": 2}, {"min_tokens": 3}, {"regex": "a+"})),
+    *((path, fields) for path in (CHAT, TEXT) for fields in ({"lora_path": "x"}, {"ebnf": "x"}, {"json_schema": "x"})),
+    (CHAT, {"tools": [{"type": "function"}]}),
+    (CHAT, {"tool_choice": "auto"}),
+    (CHAT, {"functions": [{"name": "f"}]}),
+    (CHAT, {"function_call": "auto"}),
+    (CHAT, {"response_format": {"type": "json_object"}}),
+    (CHAT, {"modalities": ["text", "audio"]}),
+    (CHAT, {"audio": {"voice": "x"}}),
+    (CHAT, {"prediction": {"type": "content", "content": "x"}}),
+    (CHAT, {"reasoning_effort": "high"}),
+    (CHAT, {"verbosity": "low"}),
+    (CHAT, {"web_search_options": {}}),
+    (TEXT, {"best_of": 2}),
+    (TEXT, {"echo": True}),
+    (TEXT, {"suffix": "end"}),
+]
+
+
+@pytest.mark.parametrize(("path", "fields"), UNSUPPORTED)
+async def test_what_would_change_the_answer_and_is_not_supported_is_refused_by_name(
+    client: httpx.AsyncClient, path: str, fields: dict[str, Any]
+) -> None:
+    error = await refused(client, path, fields)
+    [param] = fields
+    assert error["param"] == param
+    assert error["code"] in ("unsupported_parameter", "unsupported_value")
+    assert param in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        *((path, {param: None}) for path, fields in UNSUPPORTED for param in fields),
+        (CHAT, {"tools": [], "tool_choice": "none", "functions": [], "function_call": "none"}),
+        (CHAT, {"n": 1, "response_format": {"type": "text"}, "modalities": ["text"], "parallel_tool_calls": True}),
+        (CHAT, {"verbosity": "medium", "reasoning_effort": "none", "stream": False}),
+        (TEXT, {"n": 1, "best_of": 1, "echo": False, "suffix": ""}),
+        *(
+            (path, {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "min_tokens": 0})
+            for path in (CHAT, TEXT)
+        ),
+        *((path, {"safety_identifier": "s", "prompt_cache_key": "k"}) for path in (CHAT, TEXT)),
+        *((path, {"stream": True, "stream_options": {"include_obfuscation": False}}) for path in (CHAT, TEXT)),
+    ],
+)
+async def test_what_changes_nothing_is_accepted(client: httpx.AsyncClient, path: str, fields: dict[str, Any]) -> None:
+    assert (await client.post(path, json=BASE[path] | fields)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "nearest"),
+    [
+        (CHAT, "temprature", "temperature"),
+        (CHAT, "max_token", "max_tokens"),
+        (TEXT, "prompts", "prompt"),
+        (TEXT, "messages", None),
+        ("/tokenize", "promt", "prompt"),
+        (CHAT, "xyzzy", None),
+    ],
+)
+async def test_an_unknown_field_is_refused_with_the_nearest_known_name(
+    client: httpx.AsyncClient, path: str, name: str, nearest: str | None
+) -> None:
+    error = await refused(client, path, {name: 1})
+    hint = f" Did you mean '{nearest}'?" if nearest else ""
+    assert error["message"] == f"Unrecognized request argument supplied: {name}.{hint}"
+    assert error["param"] == name
+
+
+@pytest.mark.parametrize(("path", "missing"), [(CHAT, "messages"), (TEXT, "prompt"), ("/detokenize", "tokens")])
+async def test_a_missing_field_is_named(client: httpx.AsyncClient, path: str, missing: str) -> None:
+    response = await client.post(path, json={})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, missing)
+    assert error["code"] == "missing_required_parameter"
+
+
+@pytest.mark.parametrize("path", BASE)
+async def test_another_models_name_is_not_found(client: httpx.AsyncClient, path: str) -> None:
+    error = await refused(client, path, {"model": "gpt-4"}, status=404)
+    assert (error["code"], error["param"]) == ("model_not_found", "model")
+    assert MODEL in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "param"), [(CHAT, "messages"), (TEXT, "prompt")])
+async def test_a_prompt_past_the_context_is_refused_with_the_numbers(path: str, param: str, stream: bool) -> None:
+    async with http_client(FakeEngine(context_length=3)) as client:
+        fields = {"max_tokens": 1000, "stream": stream}
+        error = await refused(client, path, fields)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+    assert "3 tokens" in error["message"]
+    assert "1000" in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_full_queue_says_when_to_come_back(client: httpx.AsyncClient, engine: FakeEngine, stream: bool) -> None:
+    engine.refusal = RequestError(
+        "The queue is full.", status=503, type="service_unavailable_error", code="queue_full", retry_after_seconds=2
+    )
+    response = await client.post(CHAT, json=BASE[CHAT] | {"stream": stream})
+    assert (response.status_code, response.headers["retry-after"]) == (503, "2")
+    assert response.json()["error"] == {
+        "message": "The queue is full.",
+        "type": "service_unavailable_error",
+        "param": None,
+        "code": "queue_full",
+    }
