@@ -127,8 +127,8 @@ async def connect(http: httpx.AsyncClient, *, model: str | None, rng: random.Ran
         try:
             await client.stream(prompts.make(8), max_tokens=2)
         except RefusedError as error:
-            if error.status not in (400, 422):
-                raise
+            if error.status in (401, 403, 404):
+                raise  # no form of the request would do; any other status, 500 too, is some server's "unknown field"
             refusal = error
             continue
         if not takes_tokens:

@@ -16,9 +16,10 @@ import anyio
 import httpx
 import msgspec
 
-from pagefall.bench.client import CompletionClient, RefusedError, connect
+from pagefall.bench.client import CompletionClient, connect
 from pagefall.bench.report import Figure, table, to_json
 from pagefall.bench.scenarios import Scenario, inter_token_latency, interference, throughput, ttft
+from pagefall.errors import PagefallError
 
 ScenarioName = Literal["ttft", "itl", "throughput", "interference"]
 
@@ -96,7 +97,7 @@ def _scenarios(config: EngineBenchConfig) -> Iterator[Scenario]:
 async def measure(scenario: Scenario, clients: Mapping[str, CompletionClient], repeats: int) -> list[Figure]:
     """Run `scenario` `repeats` times against every client in turn, the order reversed every other time.
 
-    A client whose server refuses the scenario (a prompt over its context, say) gets a note and no further tries.
+    A client whose server fails in the scenario (a prompt over its context, say) gets a note and no further tries.
     """
     samples: dict[str, list[list[float]]] = {label: [[] for _ in scenario.rows] for label in clients}
     notes: dict[str, str] = {}
@@ -106,7 +107,7 @@ async def measure(scenario: Scenario, clients: Mapping[str, CompletionClient], r
                 continue
             try:
                 results = await scenario.run(clients[label])
-            except RefusedError as error:
+            except PagefallError as error:
                 notes[label] = str(error)
                 continue
             for row_samples, result in zip(samples[label], results, strict=True):

@@ -38,7 +38,10 @@ def summarise(samples: Sequence[float], statistic: Statistic) -> float:
 
 
 def table(figures: Sequence[Figure], targets: Sequence[str]) -> str:
-    """The figures as lines of text. With two targets a last column has the first one's value over the second's."""
+    """The figures as lines of text, then each note once, with the first row that it is about.
+
+    With two targets there is a column with the first one's value over the second's.
+    """
     rows = [["", *targets, *(["/".join(targets)] if len(targets) == 2 else []), "unit"]]
     for figure in figures:
         values = [figure.value(target) for target in targets]
@@ -46,8 +49,12 @@ def table(figures: Sequence[Figure], targets: Sequence[str]) -> str:
         if len(values) == 2:
             cells.append("-" if values[0] is None or not values[1] else f"{values[0] / values[1]:.2f}")
         rows.append([figure.row.name, *cells, figure.row.unit])
-    notes = [f"{figure.row.name}, {target}: {note}" for figure in figures for target, note in figure.notes.items()]
-    return "\n".join([*align(rows), *notes]) + "\n"
+    notes: dict[tuple[str, str], str] = {}
+    for figure in figures:
+        for target, note in figure.notes.items():
+            notes.setdefault((target, note), figure.row.name)
+    lines = [f"{name}, {target}: {note}" for (target, note), name in notes.items()]
+    return "\n".join([*align(rows), *lines]) + "\n"
 
 
 def align(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -16,15 +16,16 @@ from starlette.routing import Route
 
 
 class FakeServer:
-    """An OpenAI-compatible server that answers with the letter x. It refuses what `refuses` says, with status 422.
+    """An OpenAI-compatible server that answers with x, and with `refusal_status` to what `refuses` says.
 
-    `lock`: one request at a time. `wait` seconds pass before each token.
+    `wait` seconds pass before each event, which brings `tokens_per_event` tokens.
     """
 
     def __init__(
         self,
         *,
         refuses: Callable[[dict[str, Any]], bool] = lambda _: False,
+        refusal_status: int = 422,
         context_length: int = 8192,
         tokens_per_word: int = 1,
         tokens_per_event: int = 1,
@@ -33,6 +34,7 @@ class FakeServer:
         self.bodies: list[dict[str, Any]] = []
         self.num_hung_up = 0
         self._refuses = refuses
+        self._refusal_status = refusal_status
         self._context_length = context_length
         self._tokens_per_word = tokens_per_word
         self._tokens_per_event = tokens_per_event
@@ -53,7 +55,7 @@ class FakeServer:
         prompt = body["prompt"]
         num_prompt = len(prompt) if isinstance(prompt, list) else self._tokens_per_word * len(prompt.split())
         if self._refuses(body):
-            return JSONResponse({"error": {"message": "not that field"}}, 422)
+            return JSONResponse({"error": {"message": "not that field"}}, self._refusal_status)
         if num_prompt + body["max_tokens"] > self._context_length:
             return JSONResponse({"error": {"message": "longer than the context"}}, 400)
         usage = {"prompt_tokens": num_prompt, "completion_tokens": body["max_tokens"]}

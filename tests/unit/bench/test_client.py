@@ -83,6 +83,20 @@ async def test_a_prompt_over_the_context_is_refused_with_the_servers_words(serve
             await client.stream(client.prompts.make(100), max_tokens=1)
 
 
+async def test_a_server_that_answers_500_to_an_unknown_form_is_asked_in_another(serve: Serve) -> None:
+    async with serve(FakeServer(refuses=lambda body: isinstance(body["prompt"], list), refusal_status=500)) as http:
+        client = await connect(http, model=None, rng=RNG)
+    assert isinstance(client.prompts, TextPrompts)
+
+
+async def test_a_missing_model_is_asked_for_once(serve: Serve) -> None:
+    fake = FakeServer(refuses=lambda _: True, refusal_status=404)
+    async with serve(fake) as http:
+        with pytest.raises(RefusedError, match="status 404"):
+            await connect(http, model="absent", rng=RNG)
+    assert len(fake.bodies) == 1
+
+
 async def test_a_server_that_refuses_every_form_is_named(serve: Serve) -> None:
     async with serve(FakeServer(refuses=lambda _: True)) as http:
         with pytest.raises(RefusedError, match="status 422"):
