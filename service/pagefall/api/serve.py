@@ -13,7 +13,9 @@ from functools import partial
 from typing import Final, Protocol
 
 import anyio
+import anyio.to_thread
 import msgspec
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pagefall.api.access import note_usage
@@ -29,6 +31,9 @@ from pagefall.text.requests import GenerateRequest, TextDelta, TextLogprob, Usag
 _log = logging.getLogger("pagefall.api")
 
 _CLOSE_SECONDS: Final = 5.0
+
+_MANY_LOGPROBS: Final = 50
+"""Each may list 20 more tokens, so writing more of them than this goes to a worker thread."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +76,8 @@ async def serve(engine: Engine, request: ClientRequest, scope: Scope, receive: R
             else:
                 answers = await _collect(generations)
                 note_usage(scope, [answer.usage for answer in answers])
-                await json_response(request.format.complete(answers))(scope, receive, send)
+                response = await _whole_response(request.format, answers)
+                await response(scope, receive, send)
 
     await run_until_disconnect(receive, work)
 
@@ -105,6 +111,12 @@ async def _collect(generations: Sequence[Generation]) -> list[Answer]:
 
     await run_all([partial(collect, index) for index in range(len(generations))])
     return [answers[index] for index in range(len(generations))]
+
+
+async def _whole_response(format: AnswerFormat, answers: Sequence[Answer]) -> Response:
+    if sum(len(answer.logprobs) for answer in answers) > _MANY_LOGPROBS:
+        return await anyio.to_thread.run_sync(lambda: json_response(format.complete(answers)))
+    return json_response(format.complete(answers))
 
 
 async def _stream(generations: Sequence[Generation], format: AnswerFormat, scope: Scope, send: Send) -> None:

@@ -9,12 +9,8 @@ import anyio
 from starlette.types import Receive
 
 
-async def run_until_disconnect(receive: Receive, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-    """Runs `work`, cancelling it when the client hangs up; the request's body must have been read.
-
-    Returns whether the work was finished.
-    """
-    finished = False
+async def run_until_disconnect(receive: Receive, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs `work`, cancelling it when the client hangs up; the request's body must have been read."""
 
     async def watch(scope: anyio.CancelScope) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -25,11 +21,9 @@ async def run_until_disconnect(receive: Receive, work: Callable[[], Coroutine[An
         async with anyio.create_task_group() as group:
             group.start_soon(watch, group.cancel_scope)
             await work()
-            finished = True
             group.cancel_scope.cancel()
     except ExceptionGroup as failures:
         raise _first(failures) from None
-    return finished
 
 
 async def run_all(work: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:

@@ -60,6 +60,9 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     n: Any = None
     min_tokens: Any = None
+    skip_special_tokens: Any = None
+    include_stop_str_in_output: Any = None
+    no_stop_trim: Any = None
     lora_path: Any = None
     regex: Any = None
     json_schema: Any = None
@@ -69,6 +72,9 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 SAMPLING_NO_OPS: Final[NoOps] = {
     "n": (1,),
     "min_tokens": (0,),
+    "skip_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "no_stop_trim": (False,),
     "lora_path": (),
     "regex": (),
     "json_schema": (),

@@ -34,5 +34,4 @@ def is_byte_level(backend: tokenizers.Tokenizer) -> bool:
     if backend.decoder is None:
         return False
     decoder: dict[str, Any] = json.loads(backend.decoder.__getstate__())
-    steps = decoder.get("decoders", [decoder])
-    return [step.get("type") for step in steps if step.get("type") != "Fuse"] == ["ByteLevel"]
+    return [step["type"] for step in decoder.get("decoders", [decoder])] == ["ByteLevel"]

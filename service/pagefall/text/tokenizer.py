@@ -129,7 +129,7 @@ class Tokenizer:
             # The template is the model's, the conversation the client's; whichever is at fault, this request fails.
             reason = str(error).splitlines() or [repr(error)]
             raise RequestError(
-                f"The model's chat template refused the messages: {reason[0]}",
+                f"The model's chat template refused the messages: {reason[0][:300]}",
                 param="messages",
                 code="chat_template_error",
             ) from error

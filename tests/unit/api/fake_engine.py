@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from itertools import cycle
 
 import anyio
 import httpx
@@ -35,7 +36,7 @@ WORDS = ("Hello", " there", ", ", "안녕", " 👋", "")
 
 
 class FakeGeneration:
-    def __init__(self, engine: FakeEngine, request: GenerateRequest, usage: Usage, deltas: Sequence[TextDelta]) -> None:
+    def __init__(self, engine: FakeEngine, request: GenerateRequest, usage: Usage, deltas: Iterable[TextDelta]) -> None:
         self._engine = engine
         self._request = request
         self._usage = usage
@@ -113,7 +114,7 @@ class FakeEngine:
             )
             for i, word in enumerate(words)
         ]
-        return FakeGeneration(self, request, usage, deltas * 1_000_000 if self.endless else deltas)
+        return FakeGeneration(self, request, usage, cycle(deltas) if self.endless else deltas)
 
     def _logprob(self, word: str, request: GenerateRequest) -> TextLogprob:
         text = word or "</s>"

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from tests.unit.api.fake_engine import MODEL, WORDS, FakeEngine, listening, open_ai
+from tests.unit.api.fake_engine import MODEL, WORDS, FakeEngine, http_client, listening, open_ai
 from tests.unit.api.sse import events
 
 from pagefall.messages import SamplingParams
@@ -93,6 +93,13 @@ async def test_logprobs_have_openais_shape(client: httpx.AsyncClient) -> None:
             {"token": "top2", "logprob": -2.0, "bytes": [116, 111, 112, 50]},
         ],
     }
+
+
+async def test_a_long_answer_with_logprobs_is_complete(engine: FakeEngine) -> None:
+    engine.words = ["w"] * 300
+    async with http_client(engine) as client:
+        [choice] = (await chat(client, logprobs=True, top_logprobs=20)).json()["choices"]
+    assert [entry["token"] for entry in choice["logprobs"]["content"]] == ["w"] * 300
 
 
 async def test_a_probability_of_zero_is_a_number_json_has(client: httpx.AsyncClient) -> None:

@@ -140,6 +140,9 @@ async def test_a_wrong_value_names_its_place(
 
 UNSUPPORTED: list[tuple[str, dict[str, Any]]] = [
     *((path, fields) for path in (CHAT, TEXT) for fields in ({"n": 2}, {"min_tokens": 3}, {"regex": "a+"})),
+    *((path, {"skip_special_tokens": False}) for path in (CHAT, TEXT)),
+    *((path, {"include_stop_str_in_output": True}) for path in (CHAT, TEXT)),
+    (TEXT, {"no_stop_trim": True}),
     *((path, fields) for path in (CHAT, TEXT) for fields in ({"lora_path": "x"}, {"ebnf": "x"}, {"json_schema": "x"})),
     (CHAT, {"tools": [{"type": "function"}]}),
     (CHAT, {"tool_choice": "auto"}),
