@@ -136,14 +136,19 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):
-    """The queue is full. Nothing was kept."""
+    """The queue is full, or the whole pool (`num_pool_tokens`) has too few slots for the request. Nothing was kept."""
 
     request_id: RequestId
     num_queued: int
+    reason: Literal["queue_full", "never_fits"] = "queue_full"
+    num_pool_tokens: int = 0
 
 
 class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """New tokens of one request. `cached_tokens` is set on the first output and never changes afterwards."""
+    """New tokens of one request. `cached_tokens` is set on the first output and never changes afterwards.
+
+    With `finish_reason` "stop" the last of `token_ids`, if there are any, is the stop token.
+    """
 
     request_id: RequestId
     token_ids: tuple[int, ...]
