@@ -1,0 +1,53 @@
+"""What a step's result means for the requests that took part."""
+
+from __future__ import annotations
+
+from pagefall.messages import FinishReason, RequestOutput, SequenceStep, StepOutput, StepPlan, StepResult, TokenLogprob
+from pagefall.scheduling import transitions
+from pagefall.scheduling.request import Prefilling, Request
+from pagefall.scheduling.state import SchedulerState
+
+
+def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult, *, now: float) -> StepOutput:
+    """Caches the chunks that were computed, hands out the sampled tokens, and ends what is complete.
+
+    `result` is of `plan`, the last one that was made.
+    """
+    state.counters.num_steps += 1
+    state.counters.forward_seconds += result.forward_seconds
+    state.counters.sample_seconds += result.sample_seconds
+    outputs = []
+    for sequence, sampled in zip(plan.sequences, result.sampled, strict=True):
+        _commit_chunk(state, sequence, now)
+        if sampled is not None:
+            outputs.append(_take_token(state, sequence, sampled, now))
+    return StepOutput(outputs=tuple(outputs))
+
+
+def _commit_chunk(state: SchedulerState, sequence: SequenceStep, now: float) -> None:
+    """A prompt is cached chunk by chunk, so that others can use its head at once; an answer when it is complete."""
+    running = state.running[sequence.request_id]
+    if isinstance(running, Prefilling):
+        running.num_computed = len(sequence.token_ids)
+        state.cache.commit(running.lease, sequence.token_ids, now=now)
+        state.cache_version += 1
+
+
+def _take_token(state: SchedulerState, sequence: SequenceStep, sampled: TokenLogprob, now: float) -> RequestOutput:
+    running = state.running[sequence.request_id]
+    if isinstance(running, Prefilling):
+        running = transitions.decode(state, running)
+    running.request.append(sampled.token_id)
+    state.counters.num_generated_tokens += 1
+    finish_reason = _finish_reason(running.request, sampled.token_id)
+    if finish_reason is not None:
+        transitions.end(state, running, keep_computed=True, now=now)
+    return running.request.output(sampled, finish_reason=finish_reason)
+
+
+def _finish_reason(request: Request, token_id: int) -> FinishReason | None:
+    if token_id in request.submit.stop.stop_token_ids:
+        return "stop"
+    if not request.num_remaining_tokens:
+        return "length"
+    return None

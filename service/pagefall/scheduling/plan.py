@@ -1,0 +1,172 @@
+"""What the next step computes.
+
+Running answers come first, a token each; then prompts under way, in chunks, the most senior first; then new requests,
+while there is budget, a place among the running ones, and pages. The budget (`chunked_prefill_size`) counts the tokens
+of a step, which bounds how long it takes: a long prompt never stalls the answers beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from pagefall.messages import SequenceStep, StepPlan
+from pagefall.scheduling import transitions
+from pagefall.scheduling.policy import WINDOW, admission_order, count_overtakes, is_overdue
+from pagefall.scheduling.request import Decoding, Prefilling, Running, Waiting
+from pagefall.scheduling.sharing import find_shared_prefill, is_under_way
+from pagefall.scheduling.state import SchedulerState
+
+MIN_PREFILL_TOKENS: Final = 64
+"""What prompts get of a step at least (or `chunked_prefill_size`, if less), however many answers run."""
+
+CHUNK_ALIGNMENT: Final = 16
+"""A chunk that is not the last one ends at such a position, so that whole pages are cached and tiles are full."""
+
+RESERVE_TOKENS: Final = 128
+"""A request starts only where it and all that run could each get so many tokens more (or all their answer may still
+have, if less) before pages run out: preempting recomputes, so it should be rare."""
+
+
+def plan_step(state: SchedulerState, *, step: int, now: float) -> StepPlan:
+    """Decides the next step and takes the pages for it. Empty only if nothing waits or runs.
+
+    Costs O(running + `WINDOW`), however long the queue is.
+    """
+    num_preemptions = state.counters.num_preemptions
+    decodes = [
+        _sequence(decoding, decoding.num_computed, decoding.request.num_tokens, state.page_size)
+        for decoding in _decodes_with_pages(state, now)
+    ]
+    chunks = _Chunks(state, budget=max(state.config.chunked_prefill_size - len(decodes), _min_prefill_tokens(state)))
+    for running in state.running.in_order():
+        if isinstance(running, Prefilling):
+            chunks.add(running)
+    if state.counters.num_preemptions == num_preemptions:  # else pages are short: whoever gave them up goes first
+        _admit(state, chunks, now)
+    ended, state.ended = tuple(state.ended), []
+    return StepPlan(step=step, sequences=(*decodes, *chunks.sequences), ended=ended)
+
+
+class _Chunks:
+    """The prompts' share of the step: each gets as much as it needs and the budget still allows."""
+
+    def __init__(self, state: SchedulerState, *, budget: int) -> None:
+        self.budget = budget
+        self.prefills: list[Prefilling] = []
+        self.sequences: list[SequenceStep] = []
+        self._page_size = state.page_size
+
+    def add(self, prefilling: Prefilling) -> None:
+        self.prefills.append(prefilling)
+        if not self.budget:
+            return
+        start, end = prefilling.num_computed, prefilling.request.num_tokens
+        if end - start <= self.budget:
+            self.budget -= end - start
+        else:
+            # The step is full now: the few tokens that alignment leaves are not worth beginning another prompt.
+            end, self.budget = _aligned(start, start + self.budget), 0
+        self.sequences.append(_sequence(prefilling, start, end, self._page_size))
+
+
+def _aligned(start: int, end: int) -> int:
+    aligned = end // CHUNK_ALIGNMENT * CHUNK_ALIGNMENT
+    return aligned if aligned > start else end
+
+
+def _sequence(running: Running, start: int, end: int, page_size: int) -> SequenceStep:
+    """Positions `[start, end)` of the request, which samples a token if they are its last ones."""
+    request = running.request
+    return SequenceStep(
+        request_id=request.request_id,
+        token_ids=request.token_ids[:end],
+        start=start,
+        page_ids=running.lease.page_ids[: -(-end // page_size)],
+        num_prompt_tokens=request.num_prompt_tokens,
+        sampling=request.submit.sampling if end == request.num_tokens else None,
+    )
+
+
+def _decodes_with_pages(state: SchedulerState, now: float) -> list[Decoding]:
+    """The decoding requests, each with a slot for its next token.
+
+    Where pages run out the least senior request gives way. Whoever is served here is more senior than those that give
+    way afterwards, so nobody leaves who has been served.
+    """
+    decodes = []
+    for running in state.running.in_order():
+        if not isinstance(running, Decoding):
+            continue
+        while running in state.running and not state.cache.grow(running.lease, running.request.num_tokens, now=now):
+            transitions.preempt(state, _least_senior(state), now=now)
+        if running in state.running:
+            decodes.append(running)
+    return decodes
+
+
+def _least_senior(state: SchedulerState) -> Running:
+    """Who gives way. Not a request that was resumed and has no new token yet: it would never get anywhere.
+
+    Only called when a request that decodes needs a page, so that there is one that may give way.
+    """
+    return next(
+        running
+        for running in reversed(state.running.in_order())
+        if isinstance(running, Decoding) or not running.request.num_preemptions
+    )
+
+
+def _admit(state: SchedulerState, chunks: _Chunks, now: float) -> None:
+    """Starts waiting requests. One that must wait lets those behind it pass, unless it is overdue for want of pages."""
+    num_places = state.config.max_running_requests - len(state.running)
+    if not num_places or not chunks.budget or not len(state.queue):
+        return
+    num_spare_pages = state.cache.num_available - sum(_num_reserved_pages(state, r) for r in state.running.in_order())
+    window = state.queue.first(WINDOW)
+    for waiting in admission_order(window, state.config.schedule_policy, lambda w: _num_cached_tokens(state, w)):
+        if not num_places or not chunks.budget:
+            return
+        request = waiting.request
+        match = state.cache.match(request.root, request.token_ids)
+        if _awaits_prefill(state, waiting, match.num_tokens, chunks.prefills):
+            continue
+        num_reserved = state.num_pages_for(request.num_tokens + min(request.num_remaining_tokens, RESERVE_TOKENS))
+        num_needed = num_reserved - match.num_tokens // state.page_size + match.num_unpinned_pages
+        if num_needed > num_spare_pages:
+            if is_overdue(waiting):
+                return
+            continue
+        count_overtakes(window, waiting)
+        chunks.add(transitions.start(state, waiting, now=now))
+        num_places -= 1
+        num_spare_pages -= num_needed
+
+
+def _awaits_prefill(state: SchedulerState, waiting: Waiting, num_matched: int, prefills: Iterable[Prefilling]) -> bool:
+    """Whether a prefill under way computes more of the request's prompt than is cached; remembers which."""
+    if waiting.awaited is not None and is_under_way(waiting.awaited, state.running):
+        return True
+    waiting.awaited = None
+    if state.shares_prefixes:
+        waiting.awaited = find_shared_prefill(waiting.request, num_matched, prefills, page_size=state.page_size)
+    return waiting.awaited is not None
+
+
+def _num_cached_tokens(state: SchedulerState, waiting: Waiting) -> int:
+    """How much of the request was cached when last looked; it is looked again only once more has been cached."""
+    if waiting.matched_at != state.cache_version:
+        waiting.matched_at = state.cache_version
+        waiting.num_matched_tokens = state.cache.match(waiting.request.root, waiting.request.token_ids).num_tokens
+    return waiting.num_matched_tokens
+
+
+def _num_reserved_pages(state: SchedulerState, running: Running) -> int:
+    """Pages that the request does not hold yet, and that starting others must leave to it."""
+    request = running.request
+    num_tokens = request.num_tokens + min(request.num_remaining_tokens, RESERVE_TOKENS)
+    return max(0, state.num_pages_for(num_tokens) - running.lease.num_pages)
+
+
+def _min_prefill_tokens(state: SchedulerState) -> int:
+    return min(state.config.chunked_prefill_size, MIN_PREFILL_TOKENS)

@@ -1,0 +1,132 @@
+"""A request and its phases: `Waiting`, then `Prefilling`, then `Decoding`; preemption leads back to `Waiting`.
+
+The phase is the type. What outlives a phase, the tokens, is the `Request` that all three carry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from pagefall.cache.lease import Lease
+from pagefall.messages import FinishReason, RequestId, RequestOutput, Submit, Tier, TokenIds, TokenLogprob
+
+
+class Request:
+    """What was asked for, and the tokens so far: the prompt and the answer behind it."""
+
+    __slots__ = (
+        "_buffer",
+        "_cached_tokens_by_tier",
+        "num_cached_tokens",
+        "num_preemptions",
+        "num_tokens",
+        "root",
+        "seniority",
+        "submit",
+    )
+
+    def __init__(self, submit: Submit, *, root: bytes, arrival: int) -> None:
+        """`root` is the `root_key` of its pages, `arrival` its number among all requests."""
+        self.submit = submit
+        self.root = root
+        self.seniority = (-submit.priority, arrival)
+        """Unique; the smallest runs longest: higher priority, then earlier arrival."""
+        self.num_tokens = len(submit.token_ids)
+        self.num_preemptions = 0
+        self.num_cached_tokens: int | None = None
+        """What the cache gave when the request first started; None before."""
+        self._cached_tokens_by_tier: dict[Tier, int] = {}
+        self._buffer: TokenIds = submit.token_ids
+
+    @property
+    def request_id(self) -> RequestId:
+        return self.submit.request_id
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.submit.token_ids)
+
+    @property
+    def num_answer_tokens(self) -> int:
+        return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def num_remaining_tokens(self) -> int:
+        """How many tokens the answer may still get."""
+        return self.submit.stop.max_tokens - self.num_answer_tokens
+
+    @property
+    def token_ids(self) -> TokenIds:
+        """`[num_tokens]`, a view. It is never changed: new tokens are written behind its end."""
+        return self._buffer[: self.num_tokens]
+
+    def start(self, num_cached_tokens: int) -> None:
+        """Records the first start, and makes room for the whole answer; a queued request has no such room yet."""
+        self.num_cached_tokens = num_cached_tokens
+        self._cached_tokens_by_tier = {"device": num_cached_tokens}
+        self._buffer = np.empty(self.num_prompt_tokens + self.submit.stop.max_tokens, dtype=np.uint32)
+        self._buffer[: self.num_prompt_tokens] = self.submit.token_ids
+
+    def append(self, token_id: int) -> None:
+        self._buffer[self.num_tokens] = token_id
+        self.num_tokens += 1
+
+    def output(self, *sampled: TokenLogprob, finish_reason: FinishReason | None) -> RequestOutput:
+        """What the request's owner hears: the tokens that are new, or that it ended without any."""
+        return RequestOutput(
+            request_id=self.request_id,
+            token_ids=tuple(token.token_id for token in sampled),
+            logprobs=() if self.submit.sampling.num_top_logprobs is None else sampled,
+            finish_reason=finish_reason,
+            cached_tokens=self.num_cached_tokens or 0,
+            cached_tokens_by_tier=self._cached_tokens_by_tier,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Prefilling:
+    """Has the pages of all its tokens. Keys and values of the first `num_computed` are in them, and cached."""
+
+    request: Request
+    lease: Lease
+    num_computed: int
+
+
+@dataclass(slots=True, eq=False)
+class Decoding:
+    """Only its last token, sampled by the step before, has no keys and values yet."""
+
+    request: Request
+    lease: Lease
+
+    @property
+    def num_computed(self) -> int:
+        return self.request.num_tokens - 1
+
+
+Running = Prefilling | Decoding
+
+
+class Awaited(NamedTuple):
+    """A prefill under way that will have cached `num_tokens` of another request's prompt too."""
+
+    prefill: Prefilling
+    num_tokens: int
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """In the queue: new, or preempted (then it holds the tokens of its answer so far).
+
+    `num_overtakes`: how many requests that stood behind it were started before it. `awaited`: it lets a prefill under
+    way compute their common head. `matched_at` and `num_matched_tokens` remember a look into the cache (see `policy`).
+    """
+
+    request: Request
+    num_overtakes: int = 0
+    awaited: Awaited | None = None
+    matched_at: int = -1
+    num_matched_tokens: int = 0

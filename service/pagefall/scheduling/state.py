@@ -1,0 +1,72 @@
+"""Everything the scheduler owns. Each part looks after itself; the functions beside this file move requests between
+them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from pagefall.cache.prefix_cache import PrefixCache
+from pagefall.config import CacheConfig, SchedulerConfig
+from pagefall.messages import RequestId, SchedulerStats
+from pagefall.scheduling.queue import WaitingQueue
+from pagefall.scheduling.running import RunningTable
+
+
+class Counters(msgspec.Struct):
+    """They only rise; `SchedulerStats` publishes them under the same names."""
+
+    num_steps: int = 0
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_preemptions: int = 0
+    num_conservation_breaches: int = 0
+    plan_seconds: float = 0.0
+    forward_seconds: float = 0.0
+    sample_seconds: float = 0.0
+
+
+class SchedulerState:
+    """The queue, the running requests, the cache with all pages, and the limits they are kept in."""
+
+    def __init__(
+        self, *, scheduler: SchedulerConfig, cache: CacheConfig, page_size: int, num_pages: int, namespace: bytes
+    ) -> None:
+        """`namespace` is the digest of the model's `Namespace`."""
+        self.config = scheduler
+        self.page_size = page_size
+        self.num_pages = num_pages
+        self.namespace = namespace
+        self.shares_prefixes = not cache.disable_radix_cache
+        self.queue = WaitingQueue()
+        self.running = RunningTable()
+        self.cache = PrefixCache(
+            num_pages=num_pages,
+            page_size=page_size,
+            eviction_policy=cache.radix_eviction_policy,
+            enabled=self.shares_prefixes,
+        )
+        self.cache_version = 0
+        """Rises whenever new prefixes were cached: what a match found before may have become longer."""
+        self.num_arrivals = 0
+        self.ended: list[RequestId] = []
+        """Requests that ended since the last plan, which tells the model runner."""
+        self.counters = Counters()
+
+    @property
+    def is_idle(self) -> bool:
+        return not len(self.queue) and not len(self.running)
+
+    def num_pages_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.page_size)
+
+    def stats(self) -> SchedulerStats:
+        """A snapshot, O(1)."""
+        return SchedulerStats(
+            num_running=len(self.running),
+            num_queued=len(self.queue),
+            device_pages=self.cache.stats(),
+            num_evicted_pages=self.cache.num_evicted_pages,
+            **msgspec.structs.asdict(self.counters),
+        )
