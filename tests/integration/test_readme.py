@@ -112,7 +112,7 @@ def run_bench_engine(words: list[str], server_url: str) -> None:
 
 
 def run_bench_control_plane(words: list[str], _: str) -> None:
-    quick = ["--repeats", "1", "--cached-tokens", "1000", "--prompt-tokens", "500"]
+    quick = ["--repeats", "1", "--cached-tokens", "1000", "--prompt-tokens", "500", "--running", "1"]
     assert main(["bench", "control-plane", *words, *quick]) == 0
 
 
