@@ -173,3 +173,9 @@ def test_the_configuration_file_is_valid(text: str, tmp_path: Path) -> None:
     path = tmp_path / "pagefall.toml"
     path.write_text(text)
     assert read_config_file(SERVE_FLAGS, path)
+
+
+def test_every_link_leads_to_a_file() -> None:
+    links = re.findall(r"\]\(([^)]+)\)", (REPOSITORY / "README.md").read_text())
+    assert links
+    assert [link for link in links if not (REPOSITORY / link).exists()] == []
