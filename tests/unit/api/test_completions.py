@@ -8,7 +8,8 @@ import pytest
 from tests.unit.api.fake_engine import MODEL, WORDS, FakeEngine, listening, open_ai
 from tests.unit.api.sse import events
 
-from pagefall.text.requests import TextPrompt, TokenPrompt
+from pagefall.api.completions import LegacyLogprobWriter
+from pagefall.text.requests import CandidateToken, TextLogprob, TextPrompt, TokenPrompt
 
 pytestmark = pytest.mark.anyio
 
@@ -83,6 +84,17 @@ async def test_legacy_logprobs_count_characters_of_the_text(client: httpx.AsyncC
     assert all(ANSWER[o:].startswith(w) for w, o in zip(WORDS, logprobs["text_offset"], strict=True))
     assert logprobs["token_logprobs"] == [-0.5, -0.5, -0.5, -0.5, -9999.0, -0.5]
     assert logprobs["top_logprobs"][0] == {"top1": -1.0, "Hello": -0.5}
+
+
+async def test_half_characters_and_special_tokens_do_not_shift_the_count() -> None:
+    pieces = [b"a", "안".encode()[:1], "안".encode()[1:], b"</s>", b"b"]
+    tokens = [
+        TextLogprob(CandidateToken(i, repr(piece), piece, -1.0), special=piece == b"</s>")
+        for i, piece in enumerate(pieces)
+    ]
+    writer = LegacyLogprobWriter(top=False)
+    offsets = [writer.write(part).text_offset for part in (tokens[:2], tokens[2:])]
+    assert offsets == [[0, 1], [1, 2, 2]]
 
 
 async def test_no_top_logprobs_are_sent_when_none_are_asked_for(client: httpx.AsyncClient) -> None:

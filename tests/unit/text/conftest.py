@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Backend
 from transformers import PreTrainedTokenizerFast
 
@@ -58,6 +58,7 @@ def byte_fallback_backend() -> Backend:
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     backend.add_special_tokens(["<unk>", "<s>", "</s>"])
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", vocab["<s>"])])
     return backend
 
 
@@ -98,6 +99,12 @@ def byte_level() -> Tokenizer:
 @pytest.fixture(scope="session")
 def byte_fallback() -> Tokenizer:
     return wrap(byte_fallback_backend())
+
+
+@pytest.fixture(scope="session")
+def tokenizers_of_bytes(byte_level: Tokenizer, byte_fallback: Tokenizer) -> list[Tokenizer]:
+    """Those that may cut a character in four."""
+    return [byte_level, byte_fallback]
 
 
 @pytest.fixture(scope="session")

@@ -103,6 +103,19 @@ def test_a_leading_space_is_kept_behind_a_prompt_and_dropped_at_the_start_of_a_t
     assert stream(byte_fallback, [bos], [the]) == "the"
 
 
+def test_a_character_that_the_prompt_left_open_is_not_completed(tokenizers_of_bytes: list[Tokenizer]) -> None:
+    for tokenizer in tokenizers_of_bytes:
+        *head, last = tokenizer.encode("the 𓀀", add_special_tokens=False).tolist()
+        the = tokenizer.encode("the", add_special_tokens=False).tolist()
+        assert stream(tokenizer, head, [[last], the[-1:]]).startswith("\ufffd")
+
+
+def test_a_character_in_bytes_follows_a_prompt_that_ends_with_one(tokenizers_of_bytes: list[Tokenizer]) -> None:
+    for tokenizer in tokenizers_of_bytes:
+        prompt = tokenizer.encode("the 𓀀", add_special_tokens=False).tolist()
+        assert stream(tokenizer, prompt, [[token_id] for token_id in prompt[-4:]]) == "𓀀"
+
+
 def test_special_tokens_leave_no_text(tokenizer: Tokenizer) -> None:
     [special, *_] = sorted(tokenizer.special_token_ids)
     the = tokenizer.encode("the", add_special_tokens=False).tolist()

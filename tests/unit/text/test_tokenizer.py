@@ -30,6 +30,11 @@ def test_encode_returns_ids_that_decode_to_the_text(embedded: Tokenizer) -> None
     assert embedded.decode(token_ids) == text
 
 
+def test_special_tokens_are_added_on_demand(byte_fallback: Tokenizer) -> None:
+    bare = byte_fallback.encode("the fox", add_special_tokens=False).tolist()
+    assert byte_fallback.encode("the fox", add_special_tokens=True).tolist() == [1, *bare]
+
+
 def test_the_empty_text_has_no_tokens(embedded: Tokenizer) -> None:
     token_ids = embedded.encode("", add_special_tokens=False)
     assert token_ids.shape == (0,)
@@ -54,8 +59,8 @@ def test_token_bytes_join_to_the_text(tokenizer: Tokenizer) -> None:
     assert joined.decode().removeprefix(" ") == "the quick fox"
 
 
-def test_a_token_of_half_a_character_is_shown_as_bytes(byte_level: Tokenizer, byte_fallback: Tokenizer) -> None:
-    for tokenizer in (byte_level, byte_fallback):
+def test_a_token_of_half_a_character_is_shown_as_bytes(tokenizers_of_bytes: list[Tokenizer]) -> None:
+    for tokenizer in tokenizers_of_bytes:
         first, *_ = tokenizer.encode("𓀀", add_special_tokens=False).tolist()[-4:]
         assert tokenizer.token_bytes(first) == b"\xf0"
         assert tokenizer.token_text(first) == "bytes:\\xf0"
