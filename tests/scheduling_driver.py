@@ -1,0 +1,121 @@
+"""The scheduler's functions around a fake model, without actors: messages in, steps by hand, answers out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from tests.fake_model import FakeModel
+
+from pagefall.config import CacheConfig, SchedulerConfig
+from pagefall.messages import (
+    Accepted,
+    Cancel,
+    FinishReason,
+    Rejected,
+    RequestId,
+    RequestOutput,
+    SamplingParams,
+    StepPlan,
+    StopParams,
+    Submit,
+)
+from pagefall.scheduling import intake
+from pagefall.scheduling.apply import apply_result
+from pagefall.scheduling.plan import plan_step
+from pagefall.scheduling.state import SchedulerState
+
+DEFAULT_SAMPLING: Final = SamplingParams()
+DEFAULT_SCHEDULER: Final = SchedulerConfig()
+DEFAULT_CACHE: Final = CacheConfig()
+
+
+def submit_message(
+    name: str,
+    prompt: Sequence[int],
+    *,
+    max_tokens: int = 4,
+    stop: frozenset[int] = frozenset(),
+    priority: int = 0,
+    cache_salt: str = "",
+    sampling: SamplingParams = DEFAULT_SAMPLING,
+) -> Submit:
+    return Submit(
+        request_id=RequestId(name),
+        token_ids=np.array(prompt, dtype=np.uint32),
+        sampling=sampling,
+        stop=StopParams(max_tokens=max_tokens, stop_token_ids=stop),
+        priority=priority,
+        cache_salt=cache_salt,
+    )
+
+
+class Driver:
+    def __init__(
+        self,
+        *,
+        num_pages: int = 64,
+        page_size: int = 4,
+        scheduler: SchedulerConfig = DEFAULT_SCHEDULER,
+        cache: CacheConfig = DEFAULT_CACHE,
+    ) -> None:
+        self.state = SchedulerState(
+            scheduler=scheduler, cache=cache, page_size=page_size, num_pages=num_pages, namespace=b"test"
+        )
+        self.model = FakeModel(num_pages=num_pages, page_size=page_size)
+        self.answers: dict[str, list[int]] = defaultdict(list)
+        self.finish_reasons: dict[str, FinishReason] = {}
+        self.cached_tokens: dict[str, int] = {}
+        self.now = 0.0
+
+    def submit(self, name: str, prompt: Sequence[int], **options: object) -> Accepted | Rejected:
+        return intake.submit(self.state, submit_message(name, prompt, **options))  # type: ignore[arg-type]
+
+    def cancel(self, name: str, *, stop: bool = False) -> RequestOutput | None:
+        message = Cancel(request_id=RequestId(name), reason="stop" if stop else "abort")
+        output = intake.cancel(self.state, message, now=self.now)
+        if output is not None:
+            self._take(output)
+        return output
+
+    def step(self) -> StepPlan:
+        """One turn; the books of the cache are recounted after planning and after applying."""
+        self.now += 1.0
+        plan = plan_step(self.state, step=len(self.model.plans), now=self.now)
+        self.state.cache.check()
+        if plan.sequences:
+            for output in apply_result(self.state, plan, self.model.step(plan), now=self.now).outputs:
+                self._take(output)
+            self.state.cache.check()
+        return plan
+
+    def run(self, max_steps: int = 10_000) -> None:
+        """Until nothing waits or runs."""
+        for _ in range(max_steps):
+            if self.state.is_idle:
+                return
+            assert self.step().sequences, "a step with nothing in it while requests wait"
+        raise AssertionError(f"not idle after {max_steps} steps")
+
+    def running(self) -> list[str]:
+        return [running.request.request_id for running in self.state.running.in_order()]
+
+    def _take(self, output: RequestOutput) -> None:
+        name = output.request_id
+        assert name not in self.finish_reasons, "an output after the last one"
+        self.answers[name].extend(output.token_ids)
+        assert self.cached_tokens.setdefault(name, output.cached_tokens) == output.cached_tokens
+        if output.finish_reason is not None:
+            self.finish_reasons[name] = output.finish_reason
+
+
+def planned(plan: StepPlan) -> dict[str, tuple[int, int]]:
+    """Start and end of every request's share of a step."""
+    return {sequence.request_id: (sequence.start, len(sequence.token_ids)) for sequence in plan.sequences}
+
+
+def prompt(seed: int, num_tokens: int) -> list[int]:
+    """Tokens that no other seed has a page of."""
+    return [int(token) for token in np.random.default_rng(seed).integers(0, 2**31, num_tokens)]
