@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final, Protocol
 
@@ -85,14 +85,17 @@ async def serve(engine: Engine, request: ClientRequest, scope: Scope, receive: R
 @asynccontextmanager
 async def _submitted(engine: Engine, prompts: Sequence[GenerateRequest]) -> AsyncIterator[list[Generation]]:
     generations: list[Generation] = []
-    try:
+    async with AsyncExitStack() as stack:
         for prompt in prompts:
-            generations.append(await engine.generate(prompt))  # noqa: PERF401 - those before a refusal must be closed
+            generation = await engine.generate(prompt)
+            stack.push_async_callback(_close, generation)
+            generations.append(generation)
         yield generations
-    finally:
-        with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
-            for generation in generations:
-                await generation.aclose()
+
+
+async def _close(generation: Generation) -> None:
+    with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
+        await generation.aclose()
 
 
 async def _collect(generations: Sequence[Generation]) -> list[Answer]:
