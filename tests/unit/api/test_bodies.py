@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
-import anyio
 import httpx
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.requests import Request
 from tests.unit.api.fake_engine import FakeEngine, http_client
 
+from pagefall.api.decode import parse_body
 from pagefall.api.wire_chat import ChatCompletionRequest, WireMessage
 from pagefall.api.wire_completions import CompletionRequest
 from pagefall.config import HttpConfig
@@ -92,17 +94,17 @@ async def test_a_large_body_is_answered_like_a_small_one(client: httpx.AsyncClie
     assert response.json()["error"]["param"] == "prompt"
 
 
-async def test_health_answers_while_large_bodies_are_taken_in(client: httpx.AsyncClient) -> None:
-    body = json.dumps({"messages": [{"role": "user", "content": "x " * 20_000}] * 20}).encode()
-    worst = 0.0
-    async with anyio.create_task_group() as group:
-        for _ in range(20):
-            group.start_soon(lambda: client.post(CHAT, content=body))
-        for _ in range(20):
-            start = anyio.current_time()
-            assert (await client.get("/health")).status_code == 200
-            worst = max(worst, anyio.current_time() - start)
-    assert worst < 0.1
+@pytest.mark.parametrize(("num_bytes", "on_the_loop"), [(1_000, True), (100_000, False)])
+async def test_only_short_bodies_are_taken_in_on_the_loops_thread(num_bytes: int, on_the_loop: bool) -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": json.dumps({"prompt": "x" * num_bytes}).encode()}
+
+    def thread(_: CompletionRequest) -> int:
+        return threading.get_ident()
+
+    request = Request({"type": "http", "headers": []}, receive)
+    ident = await parse_body(request, CompletionRequest, thread, max_body_bytes=1_000_000)
+    assert (ident == threading.get_ident()) is on_the_loop
 
 
 SCALARS = st.one_of(
