@@ -59,7 +59,7 @@ def locate(config: ModelConfig) -> tuple[ModelLocation, str]:
         _check_gguf(path)
         return ModelLocation(path=str(path.parent), gguf_file=path.name), path.stem
     if path.suffix == ".gguf" or not _HUB_ID.fullmatch(config.model_path):
-        raise ModelError(f"{config.model_path} does not exist: pass a folder, a .gguf file or a hub id to --model-path.")
+        raise ModelError(f"{config.model_path} does not exist: pass a folder, a .gguf file or a hub id.")
     return ModelLocation(path=config.model_path, revision=config.revision or "main"), config.model_path
 
 

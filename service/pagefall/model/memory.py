@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-import sys
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,8 +19,8 @@ _DEFAULT_FRACTION = {"cuda": 0.88}
 _DEFAULT_FRACTION_SHARED = 0.30
 """On devices that share their memory with everything else on the machine: CPU and MPS."""
 
-_PROC_MEMINFO = Path("/proc/meminfo")
-_CGROUP = Path("/sys/fs/cgroup")
+_PROC = Path("/proc")
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 class PoolSize(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +38,7 @@ def free_memory(device: torch.device) -> int:
         return torch.cuda.mem_get_info(device)[0]
     if device.type == "mps":
         return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
-    return _free_host_memory(_PROC_MEMINFO, _CGROUP)
+    return free_host_memory()
 
 
 def size_kv_pool(
@@ -91,19 +93,47 @@ def check_weights_fit(spec: ModelSpec, free_bytes: int) -> None:
         )
 
 
-def _free_host_memory(meminfo: Path, cgroup: Path) -> int:
-    """The kernel's estimate of available memory, or what the container's limit leaves if that is less."""
-    if sys.platform != "linux":
-        raise ModelError("The free memory of this system is unknown: pass --max-total-tokens.")
-    fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-    available = int(fields["MemAvailable"].split()[0]) * 1024
-    for limit, usage in (
-        (cgroup / "memory.max", cgroup / "memory.current"),
-        (cgroup / "memory/memory.limit_in_bytes", cgroup / "memory/memory.usage_in_bytes"),
-    ):
-        if limit.is_file() and usage.is_file() and (text := limit.read_text().strip()) != "max":
-            available = min(available, max(0, int(text) - int(usage.read_text())))
-    return available
+def free_host_memory(proc: Path = _PROC, cgroup_root: Path = _CGROUP_ROOT) -> int:
+    """The kernel's estimate of what is available, or what this process's control groups leave if that is less.
+
+    Reads Linux's `/proc` and cgroup file systems, versions 1 and 2; elsewhere it is half of the machine's memory.
+    """
+    try:
+        meminfo = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
+    except OSError:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    available = int(meminfo["MemAvailable"].split()[0]) * 1024
+    return min([available, *_cgroup_rooms(proc, cgroup_root)])
+
+
+def _cgroup_rooms(proc: Path, root: Path) -> Iterator[int]:
+    """Bytes left below the limit of every control group that bounds this process: its own and those above."""
+    try:
+        memberships = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
+    except OSError:
+        return
+    for _, controllers, name in memberships:
+        if controllers == "":
+            top, limit, usage, reclaimable = root, "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controllers.split(","):
+            top, limit, usage, reclaimable = (
+                root / "memory",
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+                "total_inactive_file",
+            )
+        else:
+            continue
+        group = top / name.lstrip("/")
+        while group.is_relative_to(top):
+            with contextlib.suppress(OSError, ValueError):  # no such file here, or the limit is "max"
+                room = int((group / limit).read_text()) - int((group / usage).read_text())
+                yield max(0, room + _statistic(group / "memory.stat", reclaimable))
+            group = group.parent
+
+
+def _statistic(path: Path, name: str) -> int:
+    return next((int(line.split()[1]) for line in path.read_text().splitlines() if line.split()[0] == name), 0)
 
 
 def _gib(num_bytes: int) -> str:
