@@ -1,0 +1,88 @@
+"""The model as the runner sees it: a plan goes in, sampled tokens come out. One thread calls it."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import msgspec
+import torch
+
+from pagefall.config import CacheConfig, ModelConfig, SchedulerConfig
+from pagefall.messages import StepPlan, StepResult
+from pagefall.model.attention import PagedAttention
+from pagefall.model.forward import Forward, choose_forward
+from pagefall.model.kv_pool import KVPool
+from pagefall.model.loader import load_weights
+from pagefall.model.memory import PoolSize, free_memory, size_kv_pool
+from pagefall.model.sampling import Sampler
+from pagefall.model.spec import ModelSpec, inspect
+from pagefall.model.step_layout import StepLayout
+
+logger = logging.getLogger(__name__)
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a loaded model is and what it was given. `context_length`: the most one request may use here."""
+
+    spec: ModelSpec
+    pool: PoolSize
+    page_size: int
+    context_length: int
+    kv_bytes_per_token: int
+
+
+class PagedModel:
+    """Weights, the device's KV pool and the sampler. Not thread-safe: the model runner's thread owns it."""
+
+    def __init__(self, info: ModelInfo, forward: Forward, kv_pool: KVPool) -> None:
+        self.info = info
+        self._forward = forward
+        self._kv_pool = kv_pool
+        self._sampler = Sampler(info.spec.vocab_size, info.spec.device)
+
+    def step(self, plan: StepPlan) -> StepResult:
+        """Compute every sequence's new positions, write their keys and values, sample where a sequence asks for it.
+
+        Raises whatever torch raises: a failed step leaves the pool's written slots undefined, and is fatal.
+        """
+        self._sampler.forget(plan.ended)
+        if not plan.sequences:
+            return StepResult(step=plan.step, sampled=(), forward_seconds=0.0, sample_seconds=0.0)
+        started = time.perf_counter()
+        with torch.inference_mode():
+            layout = StepLayout(plan.sequences, page_size=self.info.page_size, device=self.info.spec.device)
+            logits = self._forward(layout, PagedAttention(layout, self._kv_pool))[: layout.num_logits]
+            computed = time.perf_counter()
+            sampling = [sequence for sequence in plan.sequences if sequence.sampling is not None]
+            chosen = iter(self._sampler.sample(logits, sampling) if sampling else ())
+        return StepResult(
+            step=plan.step,
+            sampled=tuple(None if sequence.sampling is None else next(chosen) for sequence in plan.sequences),
+            forward_seconds=computed - started,
+            sample_seconds=time.perf_counter() - computed,
+        )
+
+
+def load(config: ModelConfig, cache: CacheConfig, scheduler: SchedulerConfig) -> PagedModel:
+    """Inspect, load, choose a forward, allocate the pool.
+
+    Raises `ModelError` or `ConfigError`, each one line, before the heavy part wherever it can be known before.
+    """
+    spec = inspect(config)
+    itemsize = spec.dtype.itemsize
+    model = load_weights(spec)
+    forward = choose_forward(model, spec.layers, spec.sliding_window)
+    del model  # the fused forward keeps only its own packed copy
+    pool = size_kv_pool(spec, cache, scheduler, kv_itemsize=itemsize, free_bytes=free_memory(spec.device))
+    kv_pool = KVPool(
+        spec.layers, num_pages=pool.num_pages, page_size=cache.page_size, dtype=spec.dtype, device=spec.device
+    )
+    info = ModelInfo(
+        spec=spec,
+        pool=pool,
+        page_size=cache.page_size,
+        context_length=pool.context_length,
+        kv_bytes_per_token=spec.kv_bytes_per_token(itemsize),
+    )
+    return PagedModel(info, forward, kv_pool)
