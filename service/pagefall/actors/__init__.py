@@ -1,1 +1,4 @@
-"""The actors: each owns its state alone and talks by messages over bounded queues."""
+"""The moving parts: who owns which state, and the messages between them.
+
+`tokenizer` faces the HTTP layer, `scheduler` decides, `runner` computes. Deciding itself is in `pagefall.scheduling`.
+"""

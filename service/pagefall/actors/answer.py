@@ -1,0 +1,77 @@
+"""One answer in the making: tokens in, deltas of text out."""
+
+from __future__ import annotations
+
+from pagefall.messages import FinishReason, RequestOutput, TokenIds
+from pagefall.text.detokenize import IncrementalDetokenizer
+from pagefall.text.logprobs import text_logprob
+from pagefall.text.requests import TextDelta, TextLogprob, Usage
+from pagefall.text.stop import StopMatcher
+from pagefall.text.tokenizer import Tokenizer
+
+
+class Answer:
+    """Collects what the steps bring until it is taken: a slow reader gets fewer, larger deltas.
+
+    It holds no more than the request's `max_tokens`.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: TokenIds, stop: tuple[str, ...]) -> None:
+        self.finish_reason: FinishReason | None = None
+        """Set once the answer is complete, be it that a stop string was found in it."""
+        self._tokenizer = tokenizer
+        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt_token_ids)
+        self._stop = StopMatcher(stop)
+        self._num_prompt_tokens = len(prompt_token_ids)
+        self._num_tokens = 0
+        self._usage: Usage | None = None
+        self._text: list[str] = []
+        self._token_ids: list[int] = []
+        self._logprobs: list[TextLogprob] = []
+
+    def push(self, output: RequestOutput) -> None:
+        """Adds what one step brought. After `finish_reason` is set nothing is added any more.
+
+        A stop token, and tokens that a stop string swallows, are counted but not shown.
+        """
+        if self.finish_reason is not None:
+            return
+        ends_in_stop_token = output.finish_reason == "stop" and len(output.token_ids) > 0
+        self._show(output, len(output.token_ids) - ends_in_stop_token)
+        self._num_tokens += ends_in_stop_token and self._stop.matched is None
+        if output.finish_reason is not None:
+            self._text.append(self._stop.push(self._detokenizer.flush()))
+            self._text.append(self._stop.flush())
+        self.finish_reason = output.finish_reason if self._stop.matched is None else "stop"
+        if self.finish_reason is not None:
+            self._usage = Usage(
+                prompt_tokens=self._num_prompt_tokens,
+                completion_tokens=self._num_tokens,
+                cached_tokens=output.cached_tokens,
+                cached_tokens_by_tier=output.cached_tokens_by_tier,
+            )
+
+    def take(self) -> TextDelta | None:
+        """What came since the last call, None if nothing did."""
+        if not self._token_ids and self._usage is None:
+            return None
+        delta = TextDelta(
+            text="".join(self._text),
+            token_ids=tuple(self._token_ids),
+            logprobs=tuple(self._logprobs),
+            finish_reason=self.finish_reason,
+            usage=self._usage,
+        )
+        self._text, self._token_ids, self._logprobs, self._usage = [], [], [], None
+        return delta
+
+    def _show(self, output: RequestOutput, num_tokens: int) -> None:
+        """Adds the first `num_tokens` of the output, or those up to the one that completes a stop string."""
+        for index in range(num_tokens):
+            if self._stop.matched is not None:
+                return
+            self._num_tokens += 1
+            self._token_ids.append(output.token_ids[index])
+            self._text.append(self._stop.push(self._detokenizer.push(output.token_ids[index : index + 1])))
+            if output.logprobs:
+                self._logprobs.append(text_logprob(self._tokenizer, output.logprobs[index]))

@@ -1,0 +1,92 @@
+"""Prompts become token ids without holding up the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+from typing import Final, TypeVar, assert_never
+
+import numpy as np
+
+from pagefall.actors.refusals import unavailable
+from pagefall.messages import TokenIds
+from pagefall.text.requests import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from pagefall.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+_LARGE: Final = 1000
+"""More characters or ids than this may take over a millisecond."""
+
+_NUM_THREADS: Final = 2
+"""Encoding leaves the interpreter free, but competes with the model for cores."""
+
+
+class PromptEncoder:
+    """Encodes small prompts at once and large ones on a few threads of its own. Used as a context manager."""
+
+    def __init__(self, tokenizer: Tokenizer, *, max_waiting: int) -> None:
+        self._tokenizer = tokenizer
+        self._max_waiting = max_waiting
+        self._num_waiting = 0
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="prompt-encoder")
+
+    def __enter__(self) -> PromptEncoder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    async def encode(self, prompt: Prompt) -> TokenIds:
+        """Raises `RequestError`: 400 where the chat template refuses, 503 where `max_waiting` others are in line."""
+        return await self._perform(partial(self._encode, prompt), size=_size(prompt))
+
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of the ids, special tokens included. Raises `RequestError` like `encode`."""
+        decode = partial(self._tokenizer.decode, token_ids, skip_special_tokens=False)
+        return await self._perform(decode, size=len(token_ids))
+
+    async def _perform(self, work: Callable[[], T], *, size: int) -> T:
+        if size <= _LARGE:
+            return work()
+        if self._num_waiting >= self._max_waiting:
+            raise unavailable(f"{self._num_waiting} long prompts wait to be encoded")
+        self._num_waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        finally:
+            self._num_waiting -= 1
+
+    def _encode(self, prompt: Prompt) -> TokenIds:
+        match prompt:
+            case TokenPrompt():
+                return np.array(prompt.token_ids, dtype=np.uint32)
+            case TextPrompt():
+                return self._tokenizer.encode(prompt.text, add_special_tokens=prompt.add_special_tokens)
+            case ChatPrompt():
+                text = self._tokenizer.apply_chat_template(
+                    prompt.messages,
+                    add_generation_prompt=prompt.add_generation_prompt,
+                    continue_final_message=prompt.continue_final_message,
+                    template_kwargs=prompt.template_kwargs,
+                )
+                return self._tokenizer.encode(text, add_special_tokens=False)  # the template wrote them
+            case _:
+                assert_never(prompt)
+
+
+def _size(prompt: Prompt) -> int:
+    match prompt:
+        case TokenPrompt():
+            return len(prompt.token_ids)
+        case TextPrompt():
+            return len(prompt.text)
+        case ChatPrompt():
+            return sum(len(message.content) for message in prompt.messages)
+        case _:
+            assert_never(prompt)

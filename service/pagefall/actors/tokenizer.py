@@ -1,0 +1,246 @@
+"""The tokenizer: the engine as the HTTP layer sees it. Text in, token ids to the scheduler; token ids back, text out.
+
+The front door keeps every queue behind it bounded: no more requests are let in than may run and wait. Each is
+outstanding until the scheduler's last word about it, even when its client has left long before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, Literal, TypeVar, assert_never
+
+from pagefall.actors.answer import Answer
+from pagefall.actors.base import Actor
+from pagefall.actors.encoding import PromptEncoder
+from pagefall.actors.generation import TextGeneration
+from pagefall.actors.mailbox import Address, Mailbox, MailboxClosed
+from pagefall.actors.refusals import refusal, unavailable
+from pagefall.errors import RequestError
+from pagefall.messages import (
+    Accepted,
+    CacheFlushed,
+    Cancel,
+    FlushCache,
+    FromScheduler,
+    Rejected,
+    RequestId,
+    RequestOutput,
+    SchedulerStats,
+    StepOutput,
+    StopParams,
+    Submit,
+    TokenIds,
+    ToScheduler,
+)
+from pagefall.text.requests import ChatPrompt, GenerateRequest, ModelCard, Prompt, resolve_max_tokens
+from pagefall.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+_MAX_FLUSHES: Final = 16
+
+
+def scheduler_mailbox_capacity(max_outstanding: int) -> int:
+    """Room for all that can ever be under way to the scheduler: a `Submit` and a `Cancel` of every outstanding
+    request, and the flushes. So a `Cancel` always arrives, and at once.
+    """
+    return 2 * max_outstanding + _MAX_FLUSHES
+
+
+class _Outstanding:
+    """A request that the scheduler knows, or is about to. `cancelled`: it was told that the request is over."""
+
+    def __init__(self, submit: Submit, generation: TextGeneration) -> None:
+        self.num_tokens = len(submit.token_ids) + submit.stop.max_tokens
+        self.generation = generation
+        self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.cancelled = False
+
+
+class TokenizerActor(Actor[FromScheduler]):
+    """Implements `api.engine.Engine`; see there for what its methods promise."""
+
+    def __init__(
+        self,
+        mailbox: Mailbox[FromScheduler],
+        scheduler: Address[ToScheduler],
+        tokenizer: Tokenizer,
+        encoder: PromptEncoder,
+        *,
+        model: ModelCard,
+        eos_token_ids: frozenset[int],
+        max_outstanding: int,
+        stats: Callable[[], SchedulerStats],
+    ) -> None:
+        """The scheduler's mailbox has `scheduler_mailbox_capacity(max_outstanding)`; `stats` reads its snapshot."""
+        super().__init__(mailbox)
+        self._scheduler = scheduler
+        self._tokenizer = tokenizer
+        self._encoder = encoder
+        self._model = model
+        self._eos_token_ids = eos_token_ids
+        self._max_outstanding = max_outstanding
+        self._stats = stats
+        self._accepting = True
+        self._num_encoding = 0
+        self._outstanding: dict[RequestId, _Outstanding] = {}
+        self._all_ended = asyncio.Event()
+        self._all_ended.set()
+        self._flushes: dict[int, asyncio.Future[int]] = {}
+        self._flush_ids = itertools.count()
+
+    @property
+    def ready(self) -> bool:
+        return self._accepting
+
+    @property
+    def model(self) -> ModelCard:
+        return self._model
+
+    def stats(self) -> SchedulerStats:
+        return self._stats()
+
+    async def generate(self, request: GenerateRequest) -> TextGeneration:
+        self._refuse_if_full()
+        self._num_encoding += 1
+        try:
+            token_ids = await self._encoder.encode(request.prompt)
+        finally:
+            self._num_encoding -= 1
+        outstanding = self._submit(request, token_ids)
+        try:
+            await outstanding.accepted
+        except asyncio.CancelledError:
+            self._cancel(request.request_id, "abort")
+            raise
+        return outstanding.generation
+
+    async def tokenize(self, prompt: Prompt) -> TokenIds:
+        return await self._encoder.encode(prompt)
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        return await self._encoder.decode(token_ids)
+
+    async def flush_cache(self) -> int:
+        if len(self._flushes) >= _MAX_FLUSHES:
+            raise unavailable(f"{_MAX_FLUSHES} flushes are under way")
+        flush_id = next(self._flush_ids)
+        flushed = self._flushes[flush_id] = asyncio.get_running_loop().create_future()
+        self._send(FlushCache(flush_id=flush_id))
+        return await flushed
+
+    async def drain(self) -> None:
+        """Refuses new requests and returns when every outstanding one has ended."""
+        self.stop_accepting()
+        await self._all_ended.wait()
+
+    def stop_accepting(self) -> None:
+        self._accepting = False
+
+    async def _run(self) -> None:
+        try:
+            while not self._mailbox.is_exhausted:
+                await self._mailbox.wait()
+                for message in self._mailbox.take_all():
+                    self._receive(message)
+        finally:
+            self._give_up_all()
+
+    def _receive(self, message: FromScheduler) -> None:
+        match message:
+            case Accepted():
+                _settle(self._outstanding[message.request_id].accepted, None)
+            case Rejected():
+                outstanding = self._forget(message.request_id)
+                _fail(outstanding.accepted, refusal(message, num_tokens=outstanding.num_tokens))
+            case StepOutput():
+                for output in message.outputs:
+                    self._deliver(output)
+            case CacheFlushed():
+                _settle(self._flushes.pop(message.flush_id), message.num_pages)
+            case _:
+                assert_never(message)
+
+    def _deliver(self, output: RequestOutput) -> None:
+        generation = self._outstanding[output.request_id].generation
+        generation.push(output)
+        if output.finish_reason is not None:
+            self._forget(output.request_id)
+        elif generation.is_complete:
+            self._cancel(output.request_id, "stop")  # a stop string: the scheduler cannot know
+
+    def _refuse_if_full(self) -> None:
+        if not self._accepting:
+            raise unavailable("The server is shutting down")
+        if self._num_encoding + len(self._outstanding) >= self._max_outstanding:
+            raise unavailable(f"The server is full: {self._max_outstanding} requests run or wait")
+
+    def _submit(self, request: GenerateRequest, token_ids: TokenIds) -> _Outstanding:
+        """Sends the request on. Raises `RequestError` if it is too long, or if the door was closed meanwhile."""
+        max_tokens = resolve_max_tokens(
+            max_tokens=request.max_tokens,
+            num_prompt_tokens=len(token_ids),
+            context_length=self._model.context_length,
+            param="messages" if isinstance(request.prompt, ChatPrompt) else "prompt",
+        )
+        stop_token_ids = request.stop_token_ids if request.ignore_eos else request.stop_token_ids | self._eos_token_ids
+        submit = Submit(
+            request_id=request.request_id,
+            token_ids=token_ids,
+            sampling=request.sampling,
+            stop=StopParams(max_tokens=max_tokens, stop_token_ids=stop_token_ids),
+            cache_salt=request.cache_salt,
+            priority=request.priority,
+        )
+        if not self._accepting:
+            raise unavailable("The server is shutting down")
+        answer = Answer(self._tokenizer, token_ids, request.stop)
+        outstanding = _Outstanding(submit, TextGeneration(answer, partial(self._cancel, request.request_id, "abort")))
+        self._outstanding[request.request_id] = outstanding
+        self._all_ended.clear()
+        self._send(submit)
+        return outstanding
+
+    def _cancel(self, request_id: RequestId, reason: Literal["stop", "abort"]) -> None:
+        """Tells the scheduler, once, that the request is over. It stays outstanding until the scheduler agrees."""
+        outstanding = self._outstanding.get(request_id)
+        if outstanding is not None and not outstanding.cancelled:
+            outstanding.cancelled = True
+            with suppress(MailboxClosed):  # then the scheduler is gone, and the request with it
+                self._send(Cancel(request_id=request_id, reason=reason))
+
+    def _send(self, message: ToScheduler) -> None:
+        if not self._scheduler.try_send(message):
+            raise RuntimeError("the scheduler's mailbox is full, which its capacity rules out")
+
+    def _forget(self, request_id: RequestId) -> _Outstanding:
+        outstanding = self._outstanding.pop(request_id)
+        if not self._outstanding:
+            self._all_ended.set()
+        return outstanding
+
+    def _give_up_all(self) -> None:
+        """The scheduler will say nothing any more. After a drain nobody is left to hear it."""
+        self.stop_accepting()
+        gone = unavailable("The server stopped")
+        for request_id in list(self._outstanding):
+            outstanding = self._forget(request_id)
+            _fail(outstanding.accepted, gone)
+            outstanding.generation.fail(gone)
+        for flushed in self._flushes.values():
+            _fail(flushed, gone)
+
+
+def _settle(future: asyncio.Future[T], value: T) -> None:
+    """Whoever waited may have been cancelled."""
+    if not future.done():
+        future.set_result(value)
+
+
+def _fail(future: asyncio.Future[T], error: RequestError) -> None:
+    if not future.done():
+        future.set_exception(error)
