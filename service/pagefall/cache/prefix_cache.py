@@ -81,8 +81,9 @@ class PrefixCache:
     def grow(self, lease: Lease, num_tokens: int, *, now: float) -> bool:
         """Makes the lease cover at least `num_tokens` token slots.
 
-        Evicts unpinned leaves until the reserve stays free, or none is left. All or nothing: False, with nothing changed, when fewer pages are available. Raises `LeaseError` for a lease
-        that has ended. `now` stamps every transition alike; this one does not depend on it.
+        Evicts unpinned leaves until the reserve stays free, or none is left. All or nothing: False, with nothing
+        changed, when fewer pages are available. Raises `LeaseError` for a lease that has ended. `now` stamps every
+        transition alike; this one does not depend on it.
         """
         self._require_open(lease)
         num_new = self._num_pages_for(num_tokens) - lease.num_pages

@@ -135,6 +135,15 @@ def test_a_leaf_that_another_lease_reads_or_once_hit_is_not_made_longer(tree: Ra
     assert other.residence.page_ids.tolist() == [10, 11]
 
 
+def test_a_leaf_that_a_twin_computed_too_is_not_made_longer_under_it(tree: RadixTree) -> None:
+    root, _ = tree.pin(ROOT, text("ab"), now=0.0, priority=0)
+    first = insert(tree, "ab", 10).node
+    twin = tree.insert(root, text("ab"), ids(20, 2), now=0.0, priority=0).node
+    assert twin is first
+    assert tree.insert(first, text("c"), ids(12, 1), now=0.0, priority=0).node is not first
+    assert twin.residence.page_ids.tolist() == [10, 11]
+
+
 def test_the_tree_keeps_its_own_copy_of_the_page_ids(tree: RadixTree) -> None:
     given = ids(10, 2)
     root, _ = tree.pin(ROOT, b"", now=0.0, priority=0)
