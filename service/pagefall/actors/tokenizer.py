@@ -129,7 +129,8 @@ class TokenizerActor(Actor[FromScheduler]):
         if len(self._flushes) >= _MAX_FLUSHES:
             raise unavailable(f"{_MAX_FLUSHES} flushes are under way")
         flush_id = next(self._flush_ids)
-        flushed = self._flushes[flush_id] = asyncio.get_running_loop().create_future()
+        flushed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._flushes[flush_id] = flushed
         self._send(FlushCache(flush_id=flush_id))
         return await flushed
 
@@ -140,6 +141,15 @@ class TokenizerActor(Actor[FromScheduler]):
 
     def stop_accepting(self) -> None:
         self._accepting = False
+
+    def abort_all(self) -> None:
+        """Ends every outstanding request within a step; each consumer gets a last delta that says "abort"."""
+        for request_id in list(self._outstanding):
+            self._cancel(request_id, "abort")
+
+    @property
+    def num_outstanding(self) -> int:
+        return len(self._outstanding)
 
     async def _run(self) -> None:
         try:

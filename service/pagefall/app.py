@@ -1,0 +1,217 @@
+"""The composition root: what there is, who knows whom, and in which order it starts and ends.
+
+HTTP (api) --> TokenizerActor --> Scheduler --> ModelRunner (one thread: the model)
+^                |
++----------------+
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import FrameType
+from typing import Final
+
+import torch
+
+from pagefall.actors.base import ActorCrash
+from pagefall.actors.encoding import PromptEncoder
+from pagefall.actors.mailbox import Mailbox
+from pagefall.actors.runner import Model, ModelRunner
+from pagefall.actors.scheduler import Scheduler
+from pagefall.actors.tokenizer import TokenizerActor, scheduler_mailbox_capacity
+from pagefall.api.app import create_app
+from pagefall.api.server import HttpServer, bind
+from pagefall.config import CacheConfig, HttpConfig, SchedulerConfig, ServeConfig
+from pagefall.messages import FromScheduler, ToScheduler
+from pagefall.model.engine import ModelInfo, PagedModel, load
+from pagefall.model.spec import inspect
+from pagefall.scheduling.state import SchedulerState
+from pagefall.text.requests import ModelCard
+from pagefall.text.tokenizer import Tokenizer, load_tokenizer
+
+_log = logging.getLogger("pagefall.app")
+
+_TOKENIZER_MAILBOX_CAPACITY: Final = 1024
+"""Messages of the scheduler that may wait for the tokenizer; beyond that the scheduler waits."""
+
+_INTERRUPTED: Final = 130
+
+
+def serve(config: ServeConfig) -> int:
+    """Serves until a signal ends it, and returns the exit status: 0 after a drain, 1 after a crash.
+
+    Raises `ConfigError` or `ModelError`, one line each, before the port is open.
+    """
+    _configure_logging(config.http)
+    with bind(config.http) as bound:  # a port that is taken is found before a minute of loading, not after
+        model, tokenizer = _load(config)
+        try:
+            asyncio.run(_serve(config, model, tokenizer, bound))
+        except BaseExceptionGroup as failures:
+            crash = _crash_in(failures)
+            if crash is None:
+                raise
+            sys.stderr.write(f"pagefall: error: {crash}\n")
+            return 1
+    _log.info("stopped")
+    return 0
+
+
+@asynccontextmanager
+async def running_engine(
+    model: Model,
+    tokenizer: Tokenizer,
+    card: ModelCard,
+    *,
+    num_pages: int,
+    eos_token_ids: frozenset[int],
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+    clock: Callable[[], float] = time.monotonic,
+) -> AsyncIterator[TokenizerActor]:
+    """The engine without HTTP: an `api.engine.Engine`. Leaving it serves what was accepted to its end.
+
+    Raises `ExceptionGroup` with an `ActorCrash` in it when an actor has failed; the body is cancelled then.
+    """
+    max_outstanding = scheduler.max_running_requests + scheduler.max_queued_requests
+    to_scheduler = Mailbox[ToScheduler](scheduler_mailbox_capacity(max_outstanding))
+    to_tokenizer = Mailbox[FromScheduler](_TOKENIZER_MAILBOX_CAPACITY)
+    state = SchedulerState(
+        scheduler=scheduler,
+        cache=cache,
+        page_size=cache.page_size,
+        num_pages=num_pages,
+        namespace=b"",  # device pages never leave this process, which serves one model
+    )
+    with ModelRunner(model) as runner, PromptEncoder(tokenizer, max_waiting=max_outstanding) as encoder:
+        decider = Scheduler(to_scheduler, to_tokenizer.address, runner, state, clock=clock)
+        engine = TokenizerActor(
+            to_tokenizer,
+            to_scheduler.address,
+            tokenizer,
+            encoder,
+            model=card,
+            eos_token_ids=eos_token_ids,
+            max_outstanding=max_outstanding,
+            stats=decider.stats,
+        )
+        async with asyncio.TaskGroup() as actors:
+            actors.create_task(engine.run(), name="tokenizer")
+            deciding = actors.create_task(decider.run(), name="scheduler")
+            yield engine
+            # From the head: no new requests, then the scheduler's last words, then whoever listens to them.
+            await engine.drain()
+            decider.close()
+            await deciding
+            engine.close()
+
+
+async def _serve(config: ServeConfig, model: PagedModel, tokenizer: Tokenizer, bound: socket.socket) -> None:
+    info = model.info
+    card = ModelCard(
+        id=info.spec.served_name,
+        context_length=info.context_length,
+        vocab_size=info.spec.vocab_size,
+        created=int(time.time()),
+        root=config.model.model_path,
+    )
+    async with running_engine(
+        model,
+        tokenizer,
+        card,
+        num_pages=info.pool.num_pages,
+        eos_token_ids=info.spec.eos_token_ids | tokenizer.eos_token_ids,
+        cache=config.cache,
+        scheduler=config.scheduler,
+    ) as engine:
+        server = HttpServer(create_app(engine, config.http), config.http, bound)
+
+        def shut_down() -> None:
+            _log.info("shutting down; requests under way: %d; once more to end at once", engine.num_outstanding)
+            engine.stop_accepting()
+            server.should_exit = True
+            asyncio.get_running_loop().call_later(config.http.shutdown_grace_seconds, engine.abort_all)
+
+        _on_signals(shut_down)
+        await server.run_until_exit()
+
+
+def _load(config: ServeConfig) -> tuple[PagedModel, Tokenizer]:
+    """The tokenizer first: where something is missing this is known at once."""
+    spec = inspect(config.model)
+    location = spec.location
+    tokenizer = load_tokenizer(
+        config.model.tokenizer_path or location.path,
+        gguf_file=None if config.model.tokenizer_path else location.gguf_file,
+        revision=None if config.model.tokenizer_path else location.revision,
+        trust_remote_code=config.model.trust_remote_code,
+        chat_template=config.model.chat_template,
+    )
+    model = load(config.model, config.cache, config.scheduler)
+    _log_start(model.info)
+    return model, tokenizer
+
+
+def _log_start(info: ModelInfo) -> None:
+    spec, pool = info.spec, info.pool
+    _log.info(
+        "model %s: %s, %s on %s, %d threads, %s of weights",
+        spec.served_name,
+        spec.architecture,
+        str(spec.dtype).removeprefix("torch."),
+        spec.device,
+        torch.get_num_threads(),
+        _gib(spec.weights_bytes),
+    )
+    _log.info(
+        "device pool: %s tokens in %s pages of %d, %s bytes (%s); context length %s tokens",
+        f"{pool.num_tokens:,}",
+        f"{pool.num_pages:,}",
+        info.page_size,
+        f"{pool.num_bytes:,}",
+        _gib(pool.num_bytes),
+        f"{info.context_length:,}",
+    )
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.2f} GiB"
+
+
+def _configure_logging(config: HttpConfig) -> None:
+    """Our own log lines at the level asked for; libraries speak up only to warn."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    logging.getLogger("pagefall").setLevel(config.log_level.upper())
+
+
+def _on_signals(shut_down: Callable[[], None]) -> None:
+    """From now on Ctrl-C and SIGTERM call `shut_down` on the loop; the second of them ends the process on the spot."""
+    loop = asyncio.get_running_loop()
+
+    def on_first(number: int, frame: FrameType | None) -> None:
+        _handle_signals(lambda number, frame: os._exit(_INTERRUPTED))
+        loop.call_soon_threadsafe(shut_down)
+
+    _handle_signals(on_first)
+
+
+def _handle_signals(handler: Callable[[int, FrameType | None], object]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+
+
+def _crash_in(failure: BaseException) -> ActorCrash | None:
+    """The first actor's crash among what a task group raised."""
+    if isinstance(failure, ActorCrash):
+        return failure
+    if isinstance(failure, BaseExceptionGroup):
+        return next((crash for part in failure.exceptions if (crash := _crash_in(part)) is not None), None)
+    return None
