@@ -51,9 +51,7 @@ def choose_forward(
     return fused
 
 
-def _similarity(
-    general: Forward, fused: Forward, model: PreTrainedModel, layers: Sequence[LayerShape]
-) -> float:
+def _similarity(general: Forward, fused: Forward, model: PreTrainedModel, layers: Sequence[LayerShape]) -> float:
     """Least cosine between the centred logits of the two over the last position of three probe sequences."""
     random = np.random.default_rng(0)
     lengths = (_PROBE_TOKENS, 5, 1)
@@ -71,9 +69,7 @@ def _similarity(
     layout = StepLayout(sequences, page_size=_PROBE_TOKENS, device=model.device)
     logits = []
     for forward in (general, fused):
-        pool = KVPool(
-            layers, num_pages=len(lengths), page_size=_PROBE_TOKENS, dtype=model.dtype, device=model.device
-        )
+        pool = KVPool(layers, num_pages=len(lengths), page_size=_PROBE_TOKENS, dtype=model.dtype, device=model.device)
         with torch.inference_mode():
             rows = forward(layout, PagedAttention(layout, pool))[: len(lengths)].double()
         logits.append(rows - rows.mean(dim=-1, keepdim=True))

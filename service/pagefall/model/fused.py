@@ -47,15 +47,15 @@ class _Packed(NamedTuple):
 
     def __call__(self, rows: torch.Tensor, activation: str = "none") -> torch.Tensor:
         """`activation(rows @ weight.T + bias)`."""
-        return cast(torch.Tensor, _linear(rows, self.weight, self.bias, activation, [], ""))
+        return cast("torch.Tensor", _linear(rows, self.weight, self.bias, activation, [], ""))
 
     def plus(self, rows: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """`rows @ weight.T + bias + other`."""
-        return cast(torch.Tensor, _linear_binary(rows, other, self.weight, self.bias, "add"))
+        return cast("torch.Tensor", _linear_binary(rows, other, self.weight, self.bias, "add"))
 
     def times(self, rows: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """`(rows @ weight.T + bias) * other`."""
-        return cast(torch.Tensor, _linear_binary(rows, other, self.weight, self.bias, "mul"))
+        return cast("torch.Tensor", _linear_binary(rows, other, self.weight, self.bias, "mul"))
 
 
 class _Layer(NamedTuple):
@@ -81,7 +81,7 @@ class FusedForward:
         self._embedding: torch.Tensor = decoder.embed_tokens.weight
         self._rotary = decoder.rotary_emb
         self._final_norm: torch.Tensor = decoder.norm.weight
-        self._head = _pack(cast(torch.nn.Linear, model.lm_head))
+        self._head = _pack(cast("torch.nn.Linear", model.lm_head))
         self._num_heads: int = config.num_attention_heads
         self._num_kv_heads: int = config.num_key_value_heads
         self._head_dim: int = decoder.layers[0].self_attn.head_dim
@@ -100,7 +100,7 @@ class FusedForward:
             and config.hidden_act in ACTIVATIONS
             and model.dtype in FUSED_DTYPES
             and model.device.type == "cpu"
-            and torch.backends.mkldnn.is_available()
+            and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         )
 
     def __call__(self, layout: StepLayout, attention: PagedAttention) -> torch.Tensor:

@@ -49,7 +49,7 @@ def _attention(
         sinks=s_aux,
     )
     output = paged_attention.attend(
-        cast(int, module.layer_idx),
+        cast("int", module.layer_idx),
         query[0].transpose(0, 1),
         key[0].transpose(0, 1),
         value[0].transpose(0, 1),
