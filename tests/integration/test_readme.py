@@ -42,7 +42,7 @@ def commands() -> list[str]:
                 shlex.split(pending)
             except ValueError:
                 continue
-            found.append(pending.strip())
+            found.append(pending.replace("\\\n", "").strip())
             pending = ""
         assert not pending, f"unfinished command: {pending}"
     return found
