@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import numpy as np
+from tests.byte_tokenizer import EOS
+
+from pagefall.actors.answer import Answer
+from pagefall.messages import FinishReason, RequestId, RequestOutput, TokenLogprob
+from pagefall.text.requests import TextDelta, Usage
+from pagefall.text.tokenizer import Tokenizer
+
+PROMPT = np.array([1, 2, 3], dtype=np.uint32)
+
+
+def output(*token_ids: int, finish_reason: FinishReason | None = None, logprobs: bool = False) -> RequestOutput:
+    return RequestOutput(
+        request_id=RequestId("a"),
+        token_ids=token_ids,
+        logprobs=tuple(TokenLogprob(token_id, -0.5) for token_id in token_ids) if logprobs else (),
+        finish_reason=finish_reason,
+        cached_tokens=2,
+        cached_tokens_by_tier={"device": 2},
+    )
+
+
+def usage(completion_tokens: int) -> Usage:
+    return Usage(
+        prompt_tokens=3, completion_tokens=completion_tokens, cached_tokens=2, cached_tokens_by_tier={"device": 2}
+    )
+
+
+def test_tokens_become_deltas_and_the_last_one_has_the_usage(tokenizer: Tokenizer) -> None:
+    answer = Answer(tokenizer, PROMPT, ())
+    assert answer.take() is None
+    answer.push(output(*b"h"))
+    assert answer.take() == TextDelta(text="h", token_ids=(104,))
+    answer.push(output(*b"i", finish_reason="length"))
+    assert answer.take() == TextDelta(text="i", token_ids=(105,), finish_reason="length", usage=usage(2))
+    assert answer.take() is None
+
+
+def test_what_is_not_taken_in_time_becomes_one_delta(tokenizer: Tokenizer) -> None:
+    answer = Answer(tokenizer, PROMPT, ())
+    for byte in b"hello":
+        answer.push(output(byte))
+    assert answer.take() == TextDelta(text="hello", token_ids=tuple(b"hello"))
+
+
+def test_the_stop_token_counts_but_is_not_shown(tokenizer: Tokenizer) -> None:
+    answer = Answer(tokenizer, PROMPT, ())
+    answer.push(output(*b"h", logprobs=True))
+    answer.push(output(EOS, finish_reason="stop", logprobs=True))
+    delta = answer.take()
+    assert delta is not None
+    assert (delta.text, delta.token_ids, delta.finish_reason, delta.usage) == ("h", (104,), "stop", usage(2))
+    assert len(delta.logprobs) == 1
+
+
+def test_an_end_without_tokens_is_shown_as_it_is(tokenizer: Tokenizer) -> None:
+    answer = Answer(tokenizer, PROMPT, ())
+    answer.push(output(finish_reason="abort"))
+    assert answer.take() == TextDelta(text="", token_ids=(), finish_reason="abort", usage=usage(0))
+
+
+def test_a_stop_string_ends_the_answer_and_only_tokens_up_to_it_count(tokenizer: Tokenizer) -> None:
+    answer = Answer(tokenizer, PROMPT, ("END",))
+    answer.push(output(*b"so EN"))
+    assert answer.finish_reason is None
+    answer.push(output(*b"D and more"))
+    assert answer.finish_reason == "stop"
+    answer.push(output(*b"ignored", finish_reason="length"))
+    delta = answer.take()
+    assert delta is not None
+    assert (delta.text, delta.finish_reason, delta.usage) == ("so ", "stop", usage(6))
+    assert delta.token_ids == tuple(b"so END")
+    assert answer.take() is None
+
+
+def test_a_stop_string_in_the_last_output_wins_over_its_length(tokenizer: Tokenizer) -> None:
+    answer = Answer(tokenizer, PROMPT, ("END",))
+    answer.push(output(*b"so END", finish_reason="length"))
+    delta = answer.take()
+    assert delta is not None
+    assert (delta.text, delta.finish_reason, delta.usage) == ("so ", "stop", usage(6))
+
+
+def test_what_could_have_become_a_stop_string_is_shown_at_the_end(tokenizer: Tokenizer) -> None:
+    answer = Answer(tokenizer, PROMPT, ("END",))
+    answer.push(output(*b"so EN"))
+    delta = answer.take()
+    assert delta is not None
+    assert delta.text == "so "
+    answer.push(output(EOS, finish_reason="stop"))
+    assert answer.take() == TextDelta(text="EN", token_ids=(), finish_reason="stop", usage=usage(6))
+
+
+def test_half_a_character_is_held_back_until_it_is_whole_or_the_answer_ends(tokenizer: Tokenizer) -> None:
+    first, *rest = "안".encode()
+    answer = Answer(tokenizer, PROMPT, ())
+    answer.push(output(first))
+    assert answer.take() == TextDelta(text="", token_ids=(first,))
+    answer.push(output(*rest))
+    assert answer.take() == TextDelta(text="안", token_ids=tuple(rest))
+    answer.push(output(first, finish_reason="length"))
+    assert answer.take() == TextDelta(text="\ufffd", token_ids=(first,), finish_reason="length", usage=usage(4))
+
+
+def test_every_shown_token_has_its_log_probability(tokenizer: Tokenizer) -> None:
+    answer = Answer(tokenizer, PROMPT, ())
+    answer.push(output(*b"hi", logprobs=True))
+    delta = answer.take()
+    assert delta is not None
+    assert [logprob.chosen.text for logprob in delta.logprobs] == ["h", "i"]

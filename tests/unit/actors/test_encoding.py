@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from pagefall.actors.encoding import PromptEncoder
+from pagefall.errors import RequestError
+from pagefall.messages import TokenIds
+from pagefall.text.requests import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
+from pagefall.text.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.anyio
+
+
+class WatchedTokenizer(Tokenizer):
+    """Notes the threads it runs on; a closed gate holds them up."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.__dict__ = dict(tokenizer.__dict__)
+        self.threads: list[threading.Thread] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> TokenIds:
+        self.threads.append(threading.current_thread())
+        self.gate.wait(timeout=10)
+        return super().encode(text, add_special_tokens=add_special_tokens)
+
+    def decode(self, token_ids: Sequence[int] | TokenIds, *, skip_special_tokens: bool = True) -> str:
+        self.threads.append(threading.current_thread())
+        return super().decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+
+@pytest.fixture
+def watched(tokenizer: Tokenizer) -> WatchedTokenizer:
+    return WatchedTokenizer(tokenizer)
+
+
+async def test_every_kind_of_prompt_is_encoded(tokenizer: Tokenizer) -> None:
+    with PromptEncoder(tokenizer, max_waiting=1) as encoder:
+        assert (await encoder.encode(TextPrompt("hi"))).tolist() == list(b"hi")
+        assert (await encoder.encode(TokenPrompt((1, 2)))).tolist() == [1, 2]
+        chat = ChatPrompt(messages=(ChatMessage("user", "hi"),))
+        assert (await encoder.encode(chat)).tolist() == list(b"user: hi\nassistant: ")
+        assert await encoder.decode([104, 105]) == "hi"
+
+
+async def test_long_texts_are_encoded_and_decoded_off_the_loops_thread(watched: WatchedTokenizer) -> None:
+    with PromptEncoder(watched, max_waiting=1) as encoder:
+        assert len(await encoder.encode(TextPrompt("x" * 5000))) == 5000
+        assert len(await encoder.decode([120] * 5000)) == 5000
+        assert threading.current_thread() not in watched.threads
+        await encoder.encode(TextPrompt("short"))
+        assert threading.current_thread() in watched.threads
+
+
+async def test_the_loop_goes_on_while_long_prompts_are_encoded(watched: WatchedTokenizer) -> None:
+    watched.gate.clear()
+    with PromptEncoder(watched, max_waiting=50) as encoder:
+        encodings = [asyncio.create_task(encoder.encode(TextPrompt("x" * 30_000))) for _ in range(50)]
+        await asyncio.sleep(0.01)
+        assert len(watched.threads) <= 2
+        watched.gate.set()
+        assert {len(token_ids) for token_ids in await asyncio.gather(*encodings)} == {30_000}
+
+
+async def test_too_many_waiting_prompts_are_refused(watched: WatchedTokenizer) -> None:
+    watched.gate.clear()
+    with PromptEncoder(watched, max_waiting=2) as encoder:
+        encodings = [asyncio.create_task(encoder.encode(TextPrompt("x" * 2000))) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(RequestError) as refused:
+            await encoder.encode(TextPrompt("x" * 2000))
+        assert (refused.value.status, refused.value.retry_after_seconds) == (503, 1)
+        watched.gate.set()
+        await asyncio.gather(*encodings)
+        await encoder.encode(TextPrompt("x" * 2000))
+
+
+async def test_a_template_that_refuses_is_the_requests_error(tokenizer: Tokenizer) -> None:
+    with PromptEncoder(tokenizer, max_waiting=1) as encoder:
+        for padding in ("", "x" * 2000):
+            messages = (ChatMessage("user", "refuse"), ChatMessage("user", padding))
+            with pytest.raises(RequestError, match="no such turns"):
+                await encoder.encode(ChatPrompt(messages=messages))
