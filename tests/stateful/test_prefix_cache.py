@@ -56,7 +56,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         policy=st.sampled_from(POLICIES),
         page_size=st.sampled_from((1, 4, 16)),
         num_pages=st.integers(4, 40),
-        stretch=st.sampled_from((1, 1, 1, 130)),
+        stretch=st.sampled_from((1, 130)),
         enabled=st.sampled_from((True, True, True, True, False)),
     )
     def start(self, policy: EvictionPolicyName, page_size: int, num_pages: int, stretch: int, enabled: bool) -> None:
@@ -92,14 +92,23 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         twin = data.draw(st.sampled_from(self.live))
         self.open_prompt(twin.root, twin.token_ids, 0)
 
-    @rule(root=st.sampled_from(ROOTS), blocks=st.lists(st.integers(0, 3), min_size=2, max_size=6))
-    def serve(self, root: bytes, blocks: list[int]) -> None:
-        """A whole request at once: what it leaves cached may be evicted."""
-        request = self.open_prompt(root, np.repeat(np.array(blocks, np.uint32), self.page_size * self.stretch), 0)
-        if self.grow(request, len(request.token_ids)):
-            self.write(request, len(request.token_ids))
-            self.commit(request)
-        self.end(request)
+    @rule(
+        root=st.sampled_from(ROOTS),
+        blocks=st.lists(st.integers(0, 3), min_size=2, max_size=6),
+        num_twins=st.integers(1, 2),
+        stay=st.booleans(),
+    )
+    def serve(self, root: bytes, blocks: list[int], num_twins: int, stay: bool) -> None:
+        """Whole requests at once, side by side: twins compute the same pages, and what they leave may be evicted."""
+        token_ids = np.repeat(np.array(blocks, np.uint32), self.page_size * self.stretch)
+        twins = [self.open_prompt(root, token_ids, 0) for _ in range(num_twins)]
+        ready = [twin for twin in twins if self.grow(twin, len(token_ids))]
+        for twin in ready:
+            self.write(twin, len(token_ids))
+        for twin in ready:
+            self.commit(twin)
+        for twin in twins[:-1] if stay else twins:
+            self.end(twin)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), whole=st.booleans(), commit=st.sampled_from((True, True, True, False)))
@@ -225,6 +234,8 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         if self.enabled:
             assert request.lease.num_shared_pages == len(token_ids) // self.page_size
             self.committed.update(request.slots[self.page_size - 1 : request.num_computed : self.page_size])
+        else:
+            assert self.cache.stats().cached == 0
 
     def end(self, request: Request) -> None:
         self.live.remove(request)

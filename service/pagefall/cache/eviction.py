@@ -82,7 +82,7 @@ class EvictableLeaves(Generic[Leaf]):
     """The leaves that may be evicted, in the order of a policy.
 
     A leaf's facts must not change while it is in here. Leaves are told apart by identity. Adding costs O(log n);
-    a discarded leaf's entry goes stale in the heap, which is rebuilt before the stale ones outnumber the others.
+    a discarded leaf's entry goes stale in the heap, which is rebuilt once the stale ones far outnumber the others.
     """
 
     def __init__(self, policy: EvictionPolicy) -> None:

@@ -29,7 +29,8 @@ class Node:
 
     `key` is the name the parent knows it by: the token bytes of its first page (the root key for a root).
     `tokens` are the span's token ids, little-endian u32. `num_pins` counts the leases whose path goes through here, so
-    it never rises on the way down. The four facts below it are what eviction policies see (`eviction.NodeFacts`).
+    it never rises on the way down. `created`, `last_access`, `num_hits` and `priority` are what eviction policies see
+    (`eviction.NodeFacts`).
     """
 
     __slots__ = (
