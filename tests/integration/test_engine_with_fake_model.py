@@ -12,6 +12,7 @@ from tests.byte_tokenizer import byte_tokenizer
 from tests.fake_model import FakeModel
 
 from pagefall.actors.base import ActorCrash
+from pagefall.actors.generation import TextGeneration
 from pagefall.actors.tokenizer import TokenizerActor
 from pagefall.app import running_engine
 from pagefall.config import CacheConfig, SchedulerConfig
@@ -147,14 +148,18 @@ async def test_leaving_the_engine_serves_what_it_has_accepted(model: FakeModel, 
 
 
 async def test_an_error_in_the_body_ends_the_engine_at_once(model: FakeModel, tokenizer: Tokenizer) -> None:
-    with pytest.raises(ExceptionGroup) as failures:
+    generations: list[TextGeneration] = []
+
+    async def fail_beside_a_running_request() -> None:
         async with engine_over(model, tokenizer) as engine:
-            generation = await engine.generate(request("a", prompt_of(0), max_tokens=900))
+            generations.append(await engine.generate(request("a", prompt_of(0), max_tokens=900)))
             raise KeyError("body")
+
+    with pytest.raises(ExceptionGroup) as failures:
+        await fail_beside_a_running_request()
     assert failures.group_contains(KeyError)
-    with pytest.raises(RequestError):
-        while True:
-            await anext(generation)
+    with pytest.raises(RequestError, match="The server stopped"):
+        _ = [delta async for delta in generations[0]]
 
 
 async def test_a_crash_of_the_model_ends_the_engine_and_every_wait(tokenizer: Tokenizer) -> None:
@@ -164,10 +169,13 @@ async def test_a_crash_of_the_model_ends_the_engine_and_every_wait(tokenizer: To
                 raise ArithmeticError("bad luck")
             return super().step(plan)
 
-    received: list[TextDelta] = []
+    model = BrokenModel(num_pages=NUM_PAGES, page_size=4)
+
+    async def answer() -> None:
+        async with engine_over(model, tokenizer) as engine:
+            await collect(engine, request("a", [1], max_tokens=9))
+
     with pytest.raises(ExceptionGroup) as failures:
-        async with engine_over(BrokenModel(num_pages=NUM_PAGES, page_size=4), tokenizer) as engine:
-            async for delta in await engine.generate(request("a", [1], max_tokens=9)):
-                received.append(delta)
+        await answer()
     assert failures.group_contains(ActorCrash, match="Scheduler crashed: ArithmeticError: bad luck")
-    assert len(received) == 3
+    assert len(model.plans) == 3

@@ -63,11 +63,11 @@ def test_an_end_without_tokens_is_shown_as_it_is(tokenizer: Tokenizer) -> None:
 
 def test_a_stop_string_ends_the_answer_and_only_tokens_up_to_it_count(tokenizer: Tokenizer) -> None:
     answer = Answer(tokenizer, PROMPT, ("END",))
-    answer.push(output(*b"so EN"))
-    assert answer.finish_reason is None
-    answer.push(output(*b"D and more"))
-    assert answer.finish_reason == "stop"
-    answer.push(output(*b"ignored", finish_reason="length"))
+    reasons = []
+    for outputs in (output(*b"so EN"), output(*b"D and more"), output(*b"ignored", finish_reason="length")):
+        answer.push(outputs)
+        reasons.append(answer.finish_reason)
+    assert reasons == [None, "stop", "stop"]
     delta = answer.take()
     assert delta is not None
     assert (delta.text, delta.finish_reason, delta.usage) == ("so ", "stop", usage(6))

@@ -66,9 +66,13 @@ async def test_a_cancelled_actor_is_cancelled_and_its_mailbox_closed() -> None:
 async def test_one_crash_ends_the_actors_beside_it() -> None:
     healthy, broken = Mailbox[int](1), Mailbox[int](1)
     broken.address.try_send(0)
-    with pytest.raises(ExceptionGroup) as failures:
+    started: list[asyncio.Task[None]] = []
+
+    async def run_both() -> None:
         async with asyncio.TaskGroup() as actors:
-            beside = actors.create_task(Adder(healthy).run())
-            actors.create_task(Adder(broken).run())
-    assert beside.cancelled()
+            started.extend(actors.create_task(Adder(mailbox).run()) for mailbox in (healthy, broken))
+
+    with pytest.raises(ExceptionGroup) as failures:
+        await run_both()
+    assert started[0].cancelled()
     assert failures.group_contains(ActorCrash)

@@ -82,10 +82,10 @@ async def test_a_closed_mailbox_refuses_but_what_is_inside_can_be_taken() -> Non
     mailbox.close()
     with pytest.raises(MailboxClosed):
         mailbox.address.try_send(1)
-    assert not mailbox.is_exhausted
+    was_exhausted = mailbox.is_exhausted
     await mailbox.wait()
     assert mailbox.take_all() == [0]
-    assert mailbox.is_exhausted
+    assert (was_exhausted, mailbox.is_exhausted) == (False, True)
     await mailbox.wait()
 
 

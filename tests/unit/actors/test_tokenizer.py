@@ -109,12 +109,12 @@ def cancelled(name: str, reason: Any) -> Cancel:
 
 
 async def test_a_request_is_encoded_and_submitted_with_everything_it_asked_for(world: World) -> None:
-    options = {"max_tokens": 7, "stop_token_ids": frozenset([9]), "cache_salt": "s", "priority": 3}
-    generating = asyncio.create_task(world.engine.generate(request("a", **options)))
+    wanted = request("a", max_tokens=7, stop_token_ids=frozenset([9]), cache_salt="s", priority=3)
+    generating = asyncio.create_task(world.engine.generate(wanted))
     [submit] = await world.received()
     assert isinstance(submit, Submit)
     assert submit.token_ids.tolist() == list(b"hello")
-    assert (submit.stop.max_tokens, submit.stop.stop_token_ids) == (7, {9, EOS})
+    assert (submit.stop.max_tokens, submit.stop.stop_token_ids) == (7, frozenset([9, EOS]))
     assert (submit.cache_salt, submit.priority) == ("s", 3)
     assert not generating.done(), "the scheduler has not accepted it yet"
     await world.say(Accepted(request_id=RequestId("a")))
