@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+import gguf
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
@@ -87,6 +88,40 @@ def make_tiny(
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **values), dtype=dtype)
     model.save_pretrained(folder)
     return folder
+
+
+def make_tiny_gguf(source: Path, path: Path) -> Path:
+    """Save the Llama checkpoint in `source` as a float32 GGUF file at `path`, as llama.cpp's converter would."""
+    model = AutoModelForCausalLM.from_pretrained(source)
+    config = model.config
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([f"token{index}" for index in range(config.vocab_size)])
+    writer.add_eos_token_id(config.eos_token_id)
+    writer.add_eot_token_id(3)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, parameter in model.named_parameters():
+        weight = parameter.detach()
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            # llama.cpp rotates neighbouring pairs where transformers rotates halves.
+            weight = weight.view(-1, 2, config.head_dim // 2, config.hidden_size).transpose(1, 2).reshape(weight.shape)
+        writer.add_tensor(names.get_name(name, (".weight",)), weight.contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 _SENTENCES: Final = (

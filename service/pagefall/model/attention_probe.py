@@ -120,7 +120,6 @@ def _note_call(
     """`transformers`' attention signature; query, key, value `[1, num_heads, 1, head_dim]`."""
     if probe_calls is None:
         raise ModelError("it hands no keywords to its attention")
-    given = {argument for argument, value in arguments.items() if value is not None}
     probe_calls.append(
         _Call(
             layer=getattr(module, "layer_idx", None),
@@ -129,7 +128,7 @@ def _note_call(
             sliding_window=arguments.get("sliding_window"),
             is_causal=bool(getattr(module, "is_causal", True)),
             has_mask=attention_mask is not None,
-            unknown=tuple(sorted(given - _KNOWN_ARGUMENTS - _HARMLESS_ARGUMENTS)),
+            unknown=tuple(sorted(arguments.keys() - _KNOWN_ARGUMENTS - _HARMLESS_ARGUMENTS)),
         )
     )
     return query.new_empty(1, 1, query.shape[1], value.shape[3]), None

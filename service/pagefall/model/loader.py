@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from typing import Any, cast
 
 from transformers import AutoModelForCausalLM, GgufConfig, PreTrainedModel
 
@@ -29,13 +29,19 @@ def load_weights(spec: ModelSpec) -> PreTrainedModel:
     started = time.monotonic()
     try:
         with bars_on_terminals_only():
-            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-                spec.location.path, dtype=spec.dtype, trust_remote_code=spec.trust_remote_code, **keywords
+            model, report = AutoModelForCausalLM.from_pretrained(
+                spec.location.path,
+                dtype=spec.dtype,
+                trust_remote_code=spec.trust_remote_code,
+                output_loading_info=True,
+                **keywords,
             )
     except Exception as error:  # damaged files and missing quantization packages are told in many types
         reason = (str(error).strip().splitlines() or [repr(error)])[0]
         raise ModelError(f"The weights of {spec.location} cannot be loaded: {reason}") from error
+    if missing := sorted(report["missing_keys"]):  # transformers would serve random numbers in their place
+        raise ModelError(f"{spec.location} lacks {len(missing)} of its weights, {missing[0]} among them.")
     model.to(spec.device)
     model.eval().requires_grad_(requires_grad=False)
     logger.info("loaded %s in %.1f s", spec.served_name, time.monotonic() - started)
-    return model
+    return cast("PreTrainedModel", model)

@@ -31,16 +31,16 @@ def top(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     if count * _TOP_BLOCK * 2 < vocab_size:
         blocks = _blocks(logits, _TOP_BLOCK)
         # A value above the count-th largest stands in a block whose maximum is among the count largest maxima.
-        chosen = blocks.amax(dim=-1).topk(count, dim=-1, sorted=False).indices
-        candidates = blocks.gather(1, chosen[:, :, None].expand(-1, -1, _TOP_BLOCK)).flatten(1)
-        ids = (chosen[:, :, None] * _TOP_BLOCK + torch.arange(_TOP_BLOCK, device=logits.device)).flatten(1)
-        ids = ids.gather(1, candidates.topk(count, dim=-1, sorted=False).indices)
+        chosen = blocks.amax(dim=-1).topk(count, dim=-1, sorted=False).indices[:, :, None]
+        candidates = blocks.gather(1, chosen.expand(-1, -1, _TOP_BLOCK)).flatten(1)
+        values, places = candidates.topk(count, dim=-1, sorted=False)
+        ids = (chosen * _TOP_BLOCK + torch.arange(_TOP_BLOCK, device=logits.device)).flatten(1).gather(1, places)
     else:
-        ids = logits.topk(count, dim=-1, sorted=False).indices
-    # Padding is chosen where fewer than `count` logits are finite; its place holds -inf either way.
-    ids = ids.sort(dim=-1).values.clamp_(max=vocab_size - 1)
-    values, order = logits.gather(1, ids).sort(dim=-1, descending=True, stable=True)
-    return values, ids.gather(1, order)
+        values, ids = logits.topk(count, dim=-1, sorted=False)
+    ids, order = ids.sort(dim=-1)
+    values, by_value = values.gather(1, order).sort(dim=-1, descending=True, stable=True)
+    # Padding gets in, as -inf, where fewer than `count` logits are above that.
+    return values, ids.gather(1, by_value).clamp_(max=vocab_size - 1)
 
 
 def _blocks(logits: torch.Tensor, size: int) -> torch.Tensor:

@@ -72,13 +72,13 @@ def _draw_sorted(
     by_top_p = (top_p[:, None] >= 1) | (cumulated - weights < (top_p * mass)[:, None])
     kept = by_top_k & by_top_p & (weights >= min_p[:, None])
     kept[:, 0] = True
-    length = kept.sum(dim=-1)
-    last = values.gather(1, length[:, None] - 1)[:, 0]
-    # A head that ends on the last value may have equals outside.
-    is_exact = torch.full_like(kept[:, 0], is_whole) | (last > values[:, -1])
-    target = uniform * cumulated.gather(1, length[:, None] - 1)[:, 0]
-    chosen = torch.minimum((cumulated <= target[:, None]).sum(dim=-1), length - 1)
-    return chosen, is_exact
+    last = kept.sum(dim=-1, keepdim=True) - 1
+    # A head that ends on the last value may have equals outside, and a longer top-k more mass than is seen here.
+    is_exact = (values.gather(1, last)[:, 0] > values[:, -1]) & (top_k <= count)
+    if is_whole:
+        is_exact.fill_(value=True)
+    in_head = torch.minimum(cumulated, cumulated.gather(1, last))
+    return _first_above(in_head, uniform * in_head[:, -1]), is_exact
 
 
 def draw_whole(logits: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
