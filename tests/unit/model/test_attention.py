@@ -18,7 +18,7 @@ NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, PAGE_SIZE, NUM_PAGES = 6, 2, 16, 16, 400
 def reference(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, first: int, options: AttentionOptions
 ) -> torch.Tensor:
-    """query `[num_queries, num_heads, head_dim]` from position `first` on; key, value `[context, num_kv_heads, ...]`."""
+    """query `[num_queries, num_heads, head_dim]` from position `first` on; key, value `[context, num_kv_heads, -]`."""
     group = NUM_HEADS // NUM_KV_HEADS
     key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
     scores = torch.einsum("qhd,khd->hqk", query.double(), key.double()) * options.scale
