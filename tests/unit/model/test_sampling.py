@@ -202,7 +202,7 @@ def test_a_truncated_draw_is_the_inverse_of_the_reference_distribution(
         logits = logits.round()
     params = SamplingParams(top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     token_id = sample_one(logits, params)
-    if top_k in (0, 10**9) and top_p == 1 and min_p == 0:
+    if (top_k == 0 or top_k >= vocab_size) and top_p == 1 and min_p == 0:  # nothing is cut: tokens stand by id
         head, probabilities = list(range(vocab_size)), torch.softmax(logits.double(), dim=-1).numpy()
     else:
         # A threshold within rounding of a probability may fall on either side of it.
@@ -226,6 +226,16 @@ def test_heads_longer_than_the_candidates_are_found_whole(count: int) -> None:
     vocab_size = 3 * count
     observed = draws(torch.zeros(vocab_size), SamplingParams(top_p=0.7), 300)
     assert count < max(observed) < math.ceil(0.7 * vocab_size)
+
+
+def test_top_p_counts_the_mass_of_a_top_k_longer_than_the_candidates() -> None:
+    falling = torch.linspace(0, -0.01, 1000)
+    observed = draws(falling, SamplingParams(top_k=600, top_p=0.4), 2000)
+    assert 230 < max(observed) < 241
+
+
+def test_min_p_of_one_keeps_what_is_as_likely_as_the_first() -> None:
+    assert set(draws(torch.tensor([1.0, 0.9, 1.0]), SamplingParams(min_p=1.0), 50)) == {0, 2}
 
 
 MIXED = [
