@@ -69,22 +69,24 @@ class Scheduler(Actor[ToScheduler]):
         while not (self._mailbox.is_exhausted and self._state.is_idle):
             if self._state.is_idle:
                 await self._wait_for_work()
-            for reply in [reply for message in self._mailbox.take_all() for reply in self._receive(message)]:
-                await self._output.send(reply)
+            replies = [self._receive(message) for message in self._mailbox.take_all()]
+            for reply in replies:
+                if reply is not None:
+                    await self._output.send(reply)
             self._stats = self._state.stats()
             if not self._state.is_idle:
                 await self._step()
 
-    def _receive(self, message: ToScheduler) -> list[FromScheduler]:
+    def _receive(self, message: ToScheduler) -> FromScheduler | None:
         match message:
             case Submit():
-                return [intake.submit(self._state, message)]
+                return intake.submit(self._state, message)
             case Cancel():
                 last = intake.cancel(self._state, message, now=self._clock())
-                return [] if last is None else [StepOutput(outputs=(last,))]
+                return None if last is None else StepOutput(outputs=(last,))
             case FlushCache():
                 num_pages = self._state.cache.flush(self._clock())
-                return [CacheFlushed(flush_id=message.flush_id, num_pages=num_pages)]
+                return CacheFlushed(flush_id=message.flush_id, num_pages=num_pages)
             case _:
                 assert_never(message)
 

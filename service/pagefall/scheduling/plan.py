@@ -7,13 +7,12 @@ of a step, which bounds how long it takes: a long prompt never stalls the answer
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from pagefall.messages import SequenceStep, StepPlan
 from pagefall.scheduling import transitions
 from pagefall.scheduling.policy import WINDOW, admission_order, count_overtakes, is_overdue
-from pagefall.scheduling.request import Decoding, Prefilling, Running, Waiting
+from pagefall.scheduling.request import Decoding, Prefilling, Request, Running, Waiting
 from pagefall.scheduling.sharing import find_shared_prefill, is_under_way
 from pagefall.scheduling.state import SchedulerState
 
@@ -122,17 +121,25 @@ def _admit(state: SchedulerState, chunks: _Chunks, now: float) -> None:
     num_places = state.config.max_running_requests - len(state.running)
     if not num_places or not chunks.budget or not len(state.queue):
         return
-    num_spare_pages = state.cache.num_available - sum(_num_reserved_pages(state, r) for r in state.running.in_order())
+    num_spare_pages = state.cache.num_available - sum(
+        max(0, _num_reserved_pages(state, running.request) - running.lease.num_pages)
+        for running in state.running.in_order()
+    )
     window = state.queue.first(WINDOW)
     for waiting in admission_order(window, state.config.schedule_policy, lambda w: _num_cached_tokens(state, w)):
         if not num_places or not chunks.budget:
             return
+        if waiting.awaited is not None and is_under_way(waiting.awaited, state.running):
+            continue
         request = waiting.request
         match = state.cache.match(request.root, request.token_ids)
-        if _awaits_prefill(state, waiting, match.num_tokens, chunks.prefills):
-            continue
-        num_reserved = state.num_pages_for(request.num_tokens + min(request.num_remaining_tokens, RESERVE_TOKENS))
-        num_needed = num_reserved - match.num_tokens // state.page_size + match.num_unpinned_pages
+        if state.shares_prefixes:
+            waiting.awaited = find_shared_prefill(request, match.num_tokens, chunks.prefills, page_size=state.page_size)
+            if waiting.awaited is not None:
+                continue
+        # Cached pages that nobody pins are available now and will not be once this request reads them.
+        num_new_pages = _num_reserved_pages(state, request) - match.num_tokens // state.page_size
+        num_needed = num_new_pages + match.num_unpinned_pages
         if num_needed > num_spare_pages:
             if is_overdue(waiting):
                 return
@@ -143,16 +150,6 @@ def _admit(state: SchedulerState, chunks: _Chunks, now: float) -> None:
         num_spare_pages -= num_needed
 
 
-def _awaits_prefill(state: SchedulerState, waiting: Waiting, num_matched: int, prefills: Iterable[Prefilling]) -> bool:
-    """Whether a prefill under way computes more of the request's prompt than is cached; remembers which."""
-    if waiting.awaited is not None and is_under_way(waiting.awaited, state.running):
-        return True
-    waiting.awaited = None
-    if state.shares_prefixes:
-        waiting.awaited = find_shared_prefill(waiting.request, num_matched, prefills, page_size=state.page_size)
-    return waiting.awaited is not None
-
-
 def _num_cached_tokens(state: SchedulerState, waiting: Waiting) -> int:
     """How much of the request was cached when last looked; it is looked again only once more has been cached."""
     if waiting.matched_at != state.cache_version:
@@ -161,11 +158,9 @@ def _num_cached_tokens(state: SchedulerState, waiting: Waiting) -> int:
     return waiting.num_matched_tokens
 
 
-def _num_reserved_pages(state: SchedulerState, running: Running) -> int:
-    """Pages that the request does not hold yet, and that starting others must leave to it."""
-    request = running.request
-    num_tokens = request.num_tokens + min(request.num_remaining_tokens, RESERVE_TOKENS)
-    return max(0, state.num_pages_for(num_tokens) - running.lease.num_pages)
+def _num_reserved_pages(state: SchedulerState, request: Request) -> int:
+    """Pages for all the request has and for `RESERVE_TOKENS` more."""
+    return state.num_pages_for(request.num_tokens + min(request.num_remaining_tokens, RESERVE_TOKENS))
 
 
 def _min_prefill_tokens(state: SchedulerState) -> int:
