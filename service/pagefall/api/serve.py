@@ -1,4 +1,4 @@
-"""Generation over HTTP: submit every prompt, then stream the deltas or collect them, and give up with the client.
+"""Generation over HTTP: submit all prompts, then stream the deltas or collect them, and give up with the client.
 
 Nothing is sent before the engine has accepted every prompt, so that every refusal still has its status. However a
 request ends, each of its generations is closed.
@@ -84,13 +84,16 @@ async def serve(engine: Engine, request: ClientRequest, scope: Scope, receive: R
 
 @asynccontextmanager
 async def _submitted(engine: Engine, prompts: Sequence[GenerateRequest]) -> AsyncIterator[list[Generation]]:
-    generations: list[Generation] = []
+    """All at once, so that the scheduler sees them together. The first refusal withdraws the others and is raised."""
+    generations: dict[int, Generation] = {}
     async with AsyncExitStack() as stack:
-        for prompt in prompts:
-            generation = await engine.generate(prompt)
+
+        async def submit(index: int) -> None:
+            generations[index] = generation = await engine.generate(prompts[index])
             stack.push_async_callback(_close, generation)
-            generations.append(generation)
-        yield generations
+
+        await run_all([partial(submit, index) for index in range(len(prompts))])
+        yield [generations[index] for index in range(len(prompts))]
 
 
 async def _close(generation: Generation) -> None:

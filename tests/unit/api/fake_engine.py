@@ -72,7 +72,8 @@ class FakeEngine:
         self.fault: Exception | None = None
         """Raised instead of the third delta."""
         self.endless = False
-        self.hangs_in_generate = False
+        self.accepts_together = 1
+        """`generate` returns to nobody before it was called so often."""
         self.finish_reason: FinishReason = "stop"
         self.requests: list[GenerateRequest] = []
         self.num_deltas = 0
@@ -82,11 +83,6 @@ class FakeEngine:
 
     async def generate(self, request: GenerateRequest) -> FakeGeneration:
         self.requests.append(request)
-        if self.hangs_in_generate:
-            try:
-                await anyio.sleep_forever()
-            finally:
-                self.withdrawn += 1
         num_prompt_tokens = len(await self.tokenize(request.prompt))
         max_tokens = resolve_max_tokens(
             max_tokens=request.max_tokens,
@@ -96,6 +92,12 @@ class FakeEngine:
         )
         if self.refusal is not None and len(self.requests) > self.num_accepted_first:
             raise self.refusal
+        try:
+            while len(self.requests) < self.accepts_together:
+                await anyio.sleep(0)
+        except anyio.get_cancelled_exc_class():
+            self.withdrawn += 1
+            raise
         words = self.words[:max_tokens]
         usage = Usage(
             prompt_tokens=num_prompt_tokens,

@@ -3,6 +3,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 from tests.unit.api.fake_engine import MODEL, WORDS, FakeEngine, listening, open_ai
@@ -103,14 +104,34 @@ async def test_no_top_logprobs_are_sent_when_none_are_asked_for(client: httpx.As
     assert len(logprobs["tokens"]) == 6
 
 
+async def test_all_prompts_are_submitted_before_the_first_is_accepted(
+    client: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    engine.accepts_together = 3
+    with anyio.fail_after(5):
+        body = (await complete(client, prompt=["a", "b", "c"])).json()
+    assert [request.prompt for request in engine.requests] == [TextPrompt("a"), TextPrompt("b"), TextPrompt("c")]
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
+
+
 async def test_when_one_of_several_prompts_is_refused_none_is_answered(
     client: httpx.AsyncClient, engine: FakeEngine
 ) -> None:
     response = await complete(client, prompt=["ok", "x" * 2000, "ok"], stream=True)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "context_length_exceeded"
-    assert engine.aborted == [engine.requests[0].request_id]
-    assert len(engine.requests) == 2
+    first, _, third = engine.requests
+    assert sorted(engine.aborted) == sorted([first.request_id, third.request_id])
+
+
+async def test_when_one_of_several_prompts_is_refused_those_not_yet_accepted_are_withdrawn(
+    client: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    engine.accepts_together = 4
+    with anyio.fail_after(5):
+        response = await complete(client, prompt=["ok", "x" * 2000, "ok"])
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+    assert (engine.withdrawn, engine.aborted) == (2, [])
 
 
 async def test_openais_own_client_reads_answers_and_streams(engine: FakeEngine) -> None:

@@ -51,7 +51,7 @@ async def test_hanging_up_aborts_every_prompt_of_the_request(engine: FakeEngine)
 
 
 async def test_hanging_up_withdraws_a_request_that_is_not_accepted_yet(engine: FakeEngine) -> None:
-    engine.hangs_in_generate = True
+    engine.accepts_together = 2
     async with listening(engine) as address:
         async with await anyio.connect_tcp(*address) as connection:
             await connection.send(chat(stream=False))
