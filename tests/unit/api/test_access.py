@@ -34,10 +34,16 @@ async def test_any_other_key_is_a_401_in_openais_shape(header: str | bytes | Non
             assert response.headers["www-authenticate"] == "Bearer"
 
 
-async def test_health_needs_no_key() -> None:
+@pytest.mark.parametrize("path", ["/health", "/health/live", "/metrics"])
+async def test_probes_and_scrapers_need_no_key(path: str) -> None:
     async with http_client(FakeEngine(), HttpConfig(api_key="sk-secret")) as client:
-        assert (await client.get("/health")).status_code == 200
-        assert (await client.get("/health/live")).status_code == 200
+        assert (await client.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/models", "/flush_cache", "/health/", "/metrics/x", "//metrics"])
+async def test_every_other_path_needs_the_key(path: str) -> None:
+    async with http_client(FakeEngine(), HttpConfig(api_key="sk-secret")) as client:
+        assert (await client.get(f"http://server{path}")).status_code == 401
 
 
 async def test_a_key_may_be_any_text() -> None:
