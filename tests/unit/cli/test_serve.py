@@ -32,7 +32,8 @@ def test_every_flag_reaches_its_field() -> None:
         *("--compile", "off", "--chat-template", "{{ messages }}", "--page-size", "32", "--max-total-tokens", "8192"),
         *("--radix-eviction-policy", "slru", "--max-running-requests", "8", "--max-queued-requests", "0"),
         *("--chunked-prefill-size", "256", "--schedule-policy", "fcfs", "--host", "0.0.0.0", "--port", "8000"),
-        *("--api-key", "secret", "--log-level", "warning"),
+        *("--api-key", "secret", "--log-level", "warning", "--max-body-bytes", "1000"),
+        *("--shutdown-grace-seconds", "2.5"),
     )
     assert config == ServeConfig(
         model=ModelConfig(
@@ -51,7 +52,14 @@ def test_every_flag_reaches_its_field() -> None:
         scheduler=SchedulerConfig(
             max_running_requests=8, max_queued_requests=0, chunked_prefill_size=256, schedule_policy="fcfs"
         ),
-        http=HttpConfig(host="0.0.0.0", port=8000, api_key="secret", log_level="warning"),
+        http=HttpConfig(
+            host="0.0.0.0",
+            port=8000,
+            api_key="secret",
+            log_level="warning",
+            max_body_bytes=1000,
+            shutdown_grace_seconds=2.5,
+        ),
     )
     assert parse("--disable-radix-cache").cache.disable_radix_cache
     assert parse("--mem-fraction-static=0.85").cache.mem_fraction_static == 0.85
