@@ -150,7 +150,7 @@ def load_tokenizer(
 ) -> Tokenizer:
     """Loads from a folder or hub id, or from `gguf_file` inside that folder (slow: it rebuilds the vocabulary).
 
-    `chat_template` replaces the model's own: the path of a file, or the Jinja text itself. Raises `ModelError`.
+    `chat_template`, Jinja text, replaces the model's own. Raises `ModelError`.
     """
     try:
         fast = AutoTokenizer.from_pretrained(
@@ -162,7 +162,7 @@ def load_tokenizer(
     if not getattr(fast, "is_fast", False):
         raise ModelError(f"The tokenizer of {path} has no fast form (tokenizer.json): convert it first.")
     if chat_template is not None:
-        fast.chat_template = _read_template(chat_template)
+        fast.chat_template = chat_template
     eos_token_ids = _eos_token_ids(path, gguf_file=gguf_file, revision=revision)
     if fast.eos_token_id is not None:
         eos_token_ids |= {fast.eos_token_id}
@@ -182,15 +182,6 @@ def byte_fallback(spelling: str) -> int | None:
 def _as_dict(message: ChatMessage) -> dict[str, str]:
     named = {} if message.name is None else {"name": message.name}
     return {"role": message.role, "content": message.content, **named}
-
-
-def _read_template(chat_template: str) -> str:
-    if "{" in chat_template:
-        return chat_template
-    try:
-        return Path(chat_template).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(f"The chat template {chat_template} cannot be read: {error}") from error
 
 
 def _eos_token_ids(path: str | Path, *, gguf_file: str | None, revision: str | None) -> frozenset[int]:
