@@ -11,7 +11,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pagefall.api.errors import error_response
 from pagefall.errors import RequestError
 
-
 _OPEN_PATHS: Final = frozenset({"/health", "/health/live", "/metrics"})
 """What probes and scrapers read, which are seldom given a key; nothing in it comes from a prompt or an answer."""
 
