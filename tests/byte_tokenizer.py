@@ -29,4 +29,4 @@ def byte_tokenizer() -> Tokenizer:
     fast = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
     fast.chat_template = CHAT_TEMPLATE
     assert fast.eos_token_id == EOS
-    return Tokenizer(fast, eos_token_ids=frozenset([EOS]))
+    return Tokenizer(fast)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 from transformers import PreTrainedConfig
-from transformers.integrations.gguf import GgufHeader
 
+from pagefall.model.gguf import gguf_dtype
 from pagefall.model.location import ModelLocation
 
 _SAFETENSORS_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
@@ -21,7 +21,7 @@ def checkpoint_dtype(config: PreTrainedConfig, location: ModelLocation) -> torch
     A checkpoint that tells in neither way is float32.
     """
     if location.gguf_path is not None:
-        return GgufHeader.from_file(str(location.gguf_path)).dtype or torch.bfloat16
+        return gguf_dtype(location.gguf_path)
     declared: str | torch.dtype | None = config.dtype or config.get_text_config().dtype
     if declared is not None:
         return declared if isinstance(declared, torch.dtype) else getattr(torch, declared)

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedConfig
-from transformers.integrations.gguf import read_gguf_metadata
 from transformers.utils import cached_file
 
 from pagefall.errors import ModelError
+from pagefall.model.gguf import gguf_end_token_ids
 from pagefall.model.location import ModelLocation
-
-_GGUF_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 
 
 def end_token_ids(config: PreTrainedConfig, location: ModelLocation) -> frozenset[int]:
@@ -23,8 +21,7 @@ def end_token_ids(config: PreTrainedConfig, location: ModelLocation) -> frozense
     """
     ids = _as_ids(config.get_text_config().eos_token_id) | _as_ids(getattr(config, "eos_token_id", None))
     if location.gguf_path is not None:
-        metadata, _ = read_gguf_metadata(str(location.gguf_path))
-        return ids.union(*(_as_ids(metadata.get(key)) for key in _GGUF_KEYS))
+        return ids | gguf_end_token_ids(location.gguf_path)
     ids |= _as_ids(_read(location, "generation_config.json").get("eos_token_id"))
     return ids | _tokenizer_end(location)
 

@@ -119,8 +119,11 @@ def _read_config(location: ModelLocation, *, trust_remote_code: bool) -> PreTrai
     except (OSError, ValueError, KeyError, NotImplementedError) as error:
         if location.is_local:
             raise ModelError(f"The configuration of {location} cannot be read: {_first_line(error)}") from error
+        reason = _first_line(error)
+        if location.why_offline is not None:
+            reason = f"the hub cannot be reached ({location.why_offline}) and its local cache has no such model."
         raise ModelError(
-            f"{location} is no folder here and cannot be fetched from the model hub: {_first_line(error)} "
+            f"{location} is no folder here and cannot be fetched from the model hub: {reason} "
             "Pass a local folder or a .gguf file to --model-path instead."
         ) from error
     model_type = values.get("model_type")

