@@ -32,7 +32,8 @@ from pagefall.api.server import HttpServer, bind
 from pagefall.config import CacheConfig, HttpConfig, SchedulerConfig, ServeConfig
 from pagefall.messages import FromScheduler, ToScheduler
 from pagefall.model.engine import ModelInfo, PagedModel, load
-from pagefall.model.spec import inspect
+from pagefall.model.location import locate_tokenizer
+from pagefall.model.prepare import prepare
 from pagefall.scheduling.state import SchedulerState
 from pagefall.text.requests import ModelCard
 from pagefall.text.tokenizer import Tokenizer, load_tokenizer
@@ -132,7 +133,12 @@ async def _serve(config: ServeConfig, model: PagedModel, tokenizer: Tokenizer, b
         cache=config.cache,
         scheduler=config.scheduler,
     ) as engine:
-        server = HttpServer(create_app(engine, config.http), config.http, bound)
+        server = HttpServer(
+            create_app(engine, config.http),
+            config.http,
+            bound,
+            on_ready=lambda url: _log.info("ready\n%s", _start_report(info, url)),
+        )
 
         def shut_down() -> None:
             _log.info("shutting down; requests under way: %d; once more to end at once", engine.num_outstanding)
@@ -146,40 +152,34 @@ async def _serve(config: ServeConfig, model: PagedModel, tokenizer: Tokenizer, b
 
 def _load(config: ServeConfig) -> tuple[PagedModel, Tokenizer]:
     """The tokenizer first: where something is missing this is known at once."""
-    spec = inspect(config.model)
-    location = spec.location
+    spec = prepare(config.model)
+    location = locate_tokenizer(config.model, spec.location)
     tokenizer = load_tokenizer(
-        config.model.tokenizer_path or location.path,
-        gguf_file=None if config.model.tokenizer_path else location.gguf_file,
-        revision=None if config.model.tokenizer_path else location.revision,
+        location.path,
         trust_remote_code=config.model.trust_remote_code,
         chat_template=config.model.chat_template,
+        **location.keywords(),
     )
-    model = load(config.model, config.cache, config.scheduler)
-    _log_start(model.info)
-    return model, tokenizer
+    return load(spec, config.cache, config.scheduler, compile=config.model.compile), tokenizer
 
 
-def _log_start(info: ModelInfo) -> None:
+def _start_report(info: ModelInfo, url: str) -> str:
+    """What a person wants to see of a server that is ready; the URL stands last, where the eye is."""
     spec, pool = info.spec, info.pool
-    _log.info(
-        "model %s: %s, %s on %s, %d threads, %s of weights",
-        spec.served_name,
-        spec.architecture,
-        str(spec.dtype).removeprefix("torch."),
-        spec.device,
-        torch.get_num_threads(),
-        _gib(spec.weights_bytes),
-    )
-    _log.info(
-        "device pool: %s tokens in %s pages of %d, %s bytes (%s); context length %s tokens",
-        f"{pool.num_tokens:,}",
-        f"{pool.num_pages:,}",
-        info.page_size,
-        f"{pool.num_bytes:,}",
-        _gib(pool.num_bytes),
-        f"{info.context_length:,}",
-    )
+    threads = f", {torch.get_num_threads()} threads" if spec.device.type == "cpu" else ""
+    lines = {
+        "model": f"{spec.served_name} ({spec.architecture}), {_gib(spec.weights_bytes)} of weights",
+        "files": str(spec.location),
+        "device": f"{spec.device}{threads}, {str(spec.dtype).removeprefix('torch.')}",
+        "pool": f"{pool.num_tokens:,} tokens in {pool.num_pages:,} pages of {info.page_size}: {_bytes(pool.num_bytes)}",
+        "context": f"{info.context_length:,} tokens",
+        "URL": f"{url}/v1",
+    }
+    return "\n".join(f"  {name:8} {value}" for name, value in lines.items())
+
+
+def _bytes(num_bytes: int) -> str:
+    return f"{num_bytes:,} bytes ({_gib(num_bytes)})"
 
 
 def _gib(num_bytes: int) -> str:

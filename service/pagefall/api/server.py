@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import uvicorn
@@ -13,8 +12,6 @@ from starlette.types import ASGIApp
 
 from pagefall.config import HttpConfig
 from pagefall.errors import ConfigError
-
-_log = logging.getLogger("pagefall.http")
 
 _MARGIN_SECONDS: Final = 10
 """How much longer than the grace period connections may take to close: their requests have ended by then."""
@@ -46,7 +43,10 @@ def bind(config: HttpConfig) -> socket.socket:
 class HttpServer(uvicorn.Server):
     """Serves `app` until `should_exit` is set, then closes the socket and waits for requests under way."""
 
-    def __init__(self, app: ASGIApp, config: HttpConfig, bound: socket.socket) -> None:
+    def __init__(
+        self, app: ASGIApp, config: HttpConfig, bound: socket.socket, *, on_ready: Callable[[str], None]
+    ) -> None:
+        """`on_ready` is called with the server's URL once it accepts connections."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -57,6 +57,7 @@ class HttpServer(uvicorn.Server):
             )
         )
         self._bound = bound
+        self._on_ready = on_ready
         host, port = bound.getsockname()[:2]
         self.url = f"http://[{host}]:{port}" if bound.family == socket.AF_INET6 else f"http://{host}:{port}"
 
@@ -65,7 +66,7 @@ class HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        _log.info("ready on %s (OpenAI API under %s/v1)", self.url, self.url)
+        self._on_ready(self.url)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
