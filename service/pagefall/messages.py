@@ -88,7 +88,8 @@ class FlushCache(msgspec.Struct, frozen=True, kw_only=True):
 
 class TokenLogprob(msgspec.Struct, frozen=True):
     """Natural-log probability of the chosen token under the model (before temperature and truncation), and the
-    `num_top_logprobs` most likely ones in falling order."""
+    `num_top_logprobs` most likely ones in falling order.
+    """
 
     token_id: int
     logprob: float
