@@ -17,6 +17,7 @@ from pagefall.app import running_engine
 from pagefall.config import CacheConfig, Dtype, ModelConfig, SchedulerConfig
 from pagefall.messages import RequestId, SamplingParams
 from pagefall.model.engine import PagedModel, load
+from pagefall.model.spec import inspect
 from pagefall.text.requests import GenerateRequest, ModelCard, TokenPrompt, Usage
 from pagefall.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -47,7 +48,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 def load_model(folder: Path, setting: Setting, dtype: Dtype = "float32") -> PagedModel:
     config = ModelConfig(model_path=str(folder), dtype=dtype, device="cpu")
-    return load(config, setting.cache, setting.scheduler)
+    return load(inspect(config), setting.cache, setting.scheduler, compile=config.compile)
 
 
 @asynccontextmanager

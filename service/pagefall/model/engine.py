@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import time
 
 import msgspec
 import torch
 
-from pagefall.config import CacheConfig, ModelConfig, SchedulerConfig
+from pagefall.config import CacheConfig, CompileMode, SchedulerConfig
 from pagefall.messages import StepPlan, StepResult
 from pagefall.model.attention import PagedAttention
 from pagefall.model.forward import Forward, choose_forward
@@ -16,10 +15,9 @@ from pagefall.model.kv_pool import KVPool
 from pagefall.model.loader import load_weights
 from pagefall.model.memory import PoolSize, free_memory, size_kv_pool
 from pagefall.model.sampling import Sampler
-from pagefall.model.spec import ModelSpec, inspect
+from pagefall.model.scripting import Scripted, script
+from pagefall.model.spec import ModelSpec
 from pagefall.model.step_layout import StepLayout
-
-logger = logging.getLogger(__name__)
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,10 +33,11 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 class PagedModel:
     """Weights, the device's KV pool and the sampler. Not thread-safe: the model runner's thread owns it."""
 
-    def __init__(self, info: ModelInfo, forward: Forward, kv_pool: KVPool) -> None:
+    def __init__(self, info: ModelInfo, forward: Forward, kv_pool: KVPool, scripted: Scripted) -> None:
         self.info = info
         self._forward = forward
         self._kv_pool = kv_pool
+        self._scripted = scripted
         self._sampler = Sampler(info.spec.vocab_size, info.spec.device)
 
     def step(self, plan: StepPlan) -> StepResult:
@@ -52,7 +51,7 @@ class PagedModel:
         started = time.perf_counter()
         with torch.inference_mode():
             layout = StepLayout(plan.sequences, page_size=self.info.page_size, device=self.info.spec.device)
-            logits = self._forward(layout, PagedAttention(layout, self._kv_pool))[: layout.num_logits]
+            logits = self._forward(layout, PagedAttention(layout, self._kv_pool, self._scripted))[: layout.num_logits]
             computed = time.perf_counter()
             sampling = [sequence for sequence in plan.sequences if sequence.sampling is not None]
             chosen = iter(self._sampler.sample(logits, sampling) if sampling else ())
@@ -64,16 +63,26 @@ class PagedModel:
         )
 
 
-def load(config: ModelConfig, cache: CacheConfig, scheduler: SchedulerConfig) -> PagedModel:
-    """Inspect, load, choose a forward, allocate the pool.
+_PLAIN_WEIGHTS_DIVISOR = 8
+"""A second copy of the weights is kept where it takes at most one in so many bytes of the memory that is free."""
+
+
+def load(spec: ModelSpec, cache: CacheConfig, scheduler: SchedulerConfig, *, compile: CompileMode) -> PagedModel:
+    """Load the weights, choose a forward, allocate the pool.
 
     Raises `ModelError` or `ConfigError`, each one line, before the heavy part wherever it can be known before.
     """
-    spec = inspect(config)
     itemsize = spec.dtype.itemsize
+    scripted = script(compile)
     model = load_weights(spec)
-    forward = choose_forward(model, spec.layers, spec.sliding_window)
-    del model  # the fused forward keeps only its own packed copy
+    forward = choose_forward(
+        model,
+        spec.layers,
+        spec.sliding_window,
+        scripted,
+        keeps_plain_weights=spec.weights_bytes * _PLAIN_WEIGHTS_DIVISOR <= free_memory(spec.device),
+    )
+    del model  # the fused forward holds what it needs
     pool = size_kv_pool(spec, cache, scheduler, kv_itemsize=itemsize, free_bytes=free_memory(spec.device))
     kv_pool = KVPool(
         spec.layers, num_pages=pool.num_pages, page_size=cache.page_size, dtype=spec.dtype, device=spec.device
@@ -85,4 +94,4 @@ def load(config: ModelConfig, cache: CacheConfig, scheduler: SchedulerConfig) ->
         context_length=pool.context_length,
         kv_bytes_per_token=spec.kv_bytes_per_token(itemsize),
     )
-    return PagedModel(info, forward, kv_pool)
+    return PagedModel(info, forward, kv_pool, scripted)

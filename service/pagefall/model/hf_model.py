@@ -14,7 +14,8 @@ import torch
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
-from pagefall.model.attention import AttentionOptions, PagedAttention
+from pagefall.model.attention import PagedAttention
+from pagefall.model.attention_options import AttentionOptions
 from pagefall.model.step_layout import StepLayout
 
 ATTENTION_NAME = "pagefall"

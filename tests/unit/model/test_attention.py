@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from pagefall.config import CompileMode
 from pagefall.messages import RequestId, SamplingParams, SequenceStep
-from pagefall.model.attention import AttentionOptions, PagedAttention
+from pagefall.model.attention import PagedAttention
+from pagefall.model.attention_options import AttentionOptions
 from pagefall.model.kv_pool import KVPool, LayerShape
+from pagefall.model.scripting import script
 from pagefall.model.step_layout import StepLayout
 
 CPU = torch.device("cpu")
@@ -41,7 +44,15 @@ def reference(
 class Rig:
     """A pool and the full keys and values of some sequences, to be attended to in steps."""
 
-    def __init__(self, lengths: list[int], *, dtype: torch.dtype = torch.float32, shuffled: bool = False) -> None:
+    def __init__(
+        self,
+        lengths: list[int],
+        *,
+        dtype: torch.dtype = torch.float32,
+        shuffled: bool = False,
+        mode: CompileMode = "on",
+    ) -> None:
+        self.scripted = script(mode)
         generator = torch.Generator().manual_seed(1)
         order = np.random.default_rng(1).permutation(NUM_PAGES) if shuffled else np.arange(NUM_PAGES)
         self.pool = KVPool(
@@ -63,8 +74,13 @@ class Rig:
             for tensors, num_heads in ((self.query, NUM_HEADS), (self.key, NUM_KV_HEADS), (self.value, NUM_KV_HEADS)):
                 tensors.append(torch.randn(length, num_heads, HEAD_DIM, generator=generator).to(dtype))
 
-    def step(self, spans: list[tuple[int, int, int]], options: AttentionOptions) -> torch.Tensor:
-        """Attend `[start, end)` of sequence `index` for each `(index, start, end)`, all in one step."""
+    def step(
+        self, spans: list[tuple[int, int, int]], options: AttentionOptions, *, decode: bool = False
+    ) -> torch.Tensor:
+        """Attend `[start, end)` of sequence `index` for each `(index, start, end)`, all in one step.
+
+        `decode`: as tokens of an answer.
+        """
         layout = StepLayout(
             [
                 SequenceStep(
@@ -72,7 +88,7 @@ class Rig:
                     token_ids=np.zeros(end, dtype=np.uint32),
                     start=start,
                     page_ids=self.pages[index],
-                    num_prompt_tokens=end,
+                    num_prompt_tokens=start if decode else end,
                     sampling=SamplingParams(),
                 )
                 for index, start, end in spans
@@ -85,7 +101,7 @@ class Rig:
         for tensors in (self.query, self.key, self.value):
             joined = torch.cat([tensors[index][start:end] for index, start, end in spans])
             flat.append(torch.cat((joined, joined.new_ones(rows - len(joined), *joined.shape[1:]))))
-        output = PagedAttention(layout, self.pool).attend(0, flat[0], flat[1], flat[2], options)
+        output = PagedAttention(layout, self.pool, self.scripted).attend(0, flat[0], flat[1], flat[2], options)
         assert (output[layout.num_rows :] == 0).all()
         return output[: layout.num_rows]
 
@@ -115,16 +131,41 @@ def test_chunks_of_any_size_equal_the_whole(options: AttentionOptions, shuffled:
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
-def test_sequences_of_one_step_do_not_see_each_other(options: AttentionOptions) -> None:
-    lengths = [1, 17, 300, 1200, 64]
-    rig = Rig(lengths, shuffled=True)
+@pytest.mark.parametrize("decode", [False, True], ids=["last of a prompt", "answer"])
+@pytest.mark.parametrize("shuffled", [False, True], ids=["contiguous", "shuffled"])
+def test_sequences_of_one_step_do_not_see_each_other(options: AttentionOptions, decode: bool, shuffled: bool) -> None:
+    lengths = [2, 17, 300, 1200, 64, 2300]
+    rig = Rig(lengths, shuffled=shuffled)
     for index, length in enumerate(lengths):
-        if length > 1:
-            rig.step([(index, 0, length - 1)], options)
-    output = rig.step([(index, length - 1, length) for index, length in enumerate(lengths)], options)
+        rig.step([(index, 0, length - 1)], options)
+    output = rig.step([(index, length - 1, length) for index, length in enumerate(lengths)], options, decode=decode)
     for index, length in enumerate(lengths):
         expected = reference(rig.query[index][-1:], rig.key[index], rig.value[index], length - 1, options)
         torch.testing.assert_close(output[index : index + 1].double(), expected, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("length", [1, 2, 500, 1024, 1025, 2048, 3000])
+@pytest.mark.parametrize("mode", ["on", "off"])
+def test_a_token_alone_sees_its_whole_context(length: int, mode: CompileMode) -> None:
+    options = OPTIONS["plain"]
+    rig = Rig([length], mode=mode)
+    if length > 1:
+        rig.step([(0, 0, length - 1)], options)
+    output = rig.step([(0, length - 1, length)], options, decode=True)
+    expected = reference(rig.query[0][-1:], rig.key[0], rig.value[0], length - 1, options)
+    torch.testing.assert_close(output.double(), expected, atol=2e-5, rtol=1e-4)
+
+
+def test_in_bfloat16_a_decoded_token_does_not_depend_on_the_order_of_pages() -> None:
+    options = OPTIONS["plain"]
+    outputs = []
+    for shuffled in (False, True):
+        rig = Rig([2100, 1500, 100, 200], dtype=torch.bfloat16, shuffled=shuffled)
+        ends = [(index, length - 1, length) for index, length in enumerate((2100, 1500, 100, 200))]
+        for index, start, _ in ends:
+            rig.step([(index, 0, start)], options)
+        outputs.append(rig.step(ends, options, decode=True))
+    assert torch.equal(*outputs)
 
 
 @pytest.mark.parametrize("name", ["plain", "window", "sinks"])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pagefall.messages import RequestId, SamplingParams, SequenceStep
-from pagefall.model.step_layout import KEY_TILE, MIN_ROWS, StepLayout, slot_runs
+from pagefall.model.step_layout import MIN_ROWS, StepLayout, slot_runs
 
 CPU = torch.device("cpu")
 
@@ -30,7 +29,7 @@ def slots_of(page_ids: list[int], page_size: int, num_tokens: int) -> list[int]:
 
 
 def test_contiguous_pages_are_one_run() -> None:
-    assert slot_runs(np.array([5, 6, 7, 9], dtype=np.int32), 16, 40) == [(80, 40)]
+    assert slot_runs(np.array([5, 6, 7, 9], dtype=np.int32), 16, 40) == ((80, 40),)
 
 
 @given(
@@ -43,21 +42,6 @@ def test_runs_name_the_slot_of_every_position_in_order(page_size: int, pages: li
     runs = slot_runs(np.array(pages, dtype=np.int32), page_size, num_tokens)
     named = [slot for first, length in runs for slot in range(first, first + length)]
     assert named == slots_of(pages, page_size, num_tokens)
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_tiles_are_cut_at_absolute_positions_and_cover_the_context(order: int) -> None:
-    num_tokens = 2 * KEY_TILE + 100
-    pages = list(range(2 * (num_tokens // 16 + 1)))[::order][: num_tokens // 16 + 1]
-    layout = StepLayout([sequence(num_tokens, num_tokens - 1, pages)], page_size=16, device=CPU)
-    tiles = layout.sequences[0].tiles
-    assert [(tile.first, tile.length) for tile in tiles] == [(0, KEY_TILE), (KEY_TILE, KEY_TILE), (2 * KEY_TILE, 100)]
-    named: list[int] = []
-    for tile in tiles:
-        assert (tile.slots is None) == (order == 1), "contiguous pages are views, others are gathered"
-        slots = range(tile.first_slot, tile.first_slot + tile.length) if tile.slots is None else tile.slots.tolist()
-        named.extend(slots)
-    assert named == slots_of(pages, 16, num_tokens)
 
 
 @given(
@@ -79,13 +63,26 @@ def test_a_write_puts_each_row_into_its_own_slot_and_touches_no_other(shapes: li
             row += 1
     layout = StepLayout(sequences, page_size=page_size, device=CPU)
     rows = max(row, MIN_ROWS)
-    keys = torch.full((2, 3, num_pages * page_size), -1.0)
+    keys = torch.full((2, num_pages * page_size, 3), -1.0)
     values = torch.full((2, num_pages * page_size, 5), -1.0)
     numbered = torch.arange(rows, dtype=torch.float32)[:, None, None]
     layout.write(keys, values, numbered.expand(rows, 2, 3), numbered.expand(rows, 2, 5))
     for slot in range(num_pages * page_size):
-        assert (keys[:, :, slot] == expected.get(slot, -1)).all()
+        assert (keys[:, slot] == expected.get(slot, -1)).all()
         assert (values[:, slot] == expected.get(slot, -1)).all()
+
+
+def test_a_token_of_the_answer_is_told_from_the_last_token_of_a_prompt() -> None:
+    step = SequenceStep(
+        request_id=RequestId("r"),
+        token_ids=np.arange(20, dtype=np.uint32),
+        start=19,
+        page_ids=np.arange(2, dtype=np.int32),
+        num_prompt_tokens=19,
+        sampling=SamplingParams(),
+    )
+    layout = StepLayout([step, sequence(20, 19, [4, 5])], page_size=16, device=CPU)
+    assert [placed.is_decode for placed in layout.sequences] == [True, False]
 
 
 def test_only_sequences_that_sample_have_logit_rows_and_rows_are_padded() -> None:
