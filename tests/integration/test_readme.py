@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+from tests.real_server import real_server
 
 from pagefall.cli.config_file import read_config_file
 from pagefall.cli.main import main
@@ -49,31 +48,9 @@ def commands() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def server_url() -> Iterator[str]:
-    """`pagefall serve` with the embedded model on a free port, ready."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    process = subprocess.Popen([sys.executable, "-m", "pagefall", "serve", "--port", str(port)])
-    try:
-        deadline = time.monotonic() + 240
-        while not answers(f"{url}/health"):
-            assert process.poll() is None, "the server ended while it started"
-            assert time.monotonic() < deadline, "the server did not become ready"
-            time.sleep(0.1)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-    assert process.returncode == 0
-
-
-def answers(url: str) -> bool:
-    try:
-        return httpx.get(url).is_success
-    except httpx.TransportError:
-        return False
+def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with real_server(tmp_path_factory.mktemp("server"), "--max-total-tokens", "16384") as server:
+        yield server.url
 
 
 def run_make(words: list[str], _: str) -> None:
