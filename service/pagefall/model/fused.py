@@ -149,8 +149,7 @@ class FusedForward:
             if self._plain_layers is not None and self._plain_head is not None and layout.num_rows == 1:
                 with _without_onednn():  # else one row goes through it, packing the weights anew
                     hidden = self._decode(self._plain_layers, layout, attention, num_rows=1)
-                    logits = torch.nn.functional.linear(hidden, self._plain_head)
-                return logits
+                    return torch.nn.functional.linear(hidden, self._plain_head)
             hidden = self._decode(self._packed_layers, layout, attention, num_rows=len(layout.token_ids))
             return self._head(hidden[layout.logit_rows])
         hidden, cosine, sine = self._embed(layout.token_ids, layout.position_ids)
