@@ -161,7 +161,7 @@ def load_tokenizer(
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
         reason = str(error).strip().splitlines() or [repr(error)]
-        raise ModelError(f"No tokenizer could be loaded from {path}: {reason[0]} Pass --tokenizer-path.") from error
+        raise ModelError(f"No tokenizer could be loaded from {path} (pass --tokenizer-path): {reason[0]}") from error
     if not getattr(fast, "is_fast", False):
         raise ModelError(f"The tokenizer of {path} has no fast form (tokenizer.json): convert it first.")
     if chat_template is not None:
