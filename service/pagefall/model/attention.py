@@ -6,6 +6,8 @@ A chunk of a prompt goes tile by tile (`prefill_attention`), a token of an answe
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 
 from pagefall.model.attention_options import AttentionOptions
@@ -29,13 +31,21 @@ class PagedAttention:
         self._slots: dict[int, torch.Tensor] = {}
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: AttentionOptions
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        options: AttentionOptions,
+        *,
+        wanted: Literal["every row", "last rows"] = "every row",
     ) -> torch.Tensor:
         """Write this step's keys and values, then attend every row to its own sequence up to itself.
 
         query `[num_padded_rows, num_heads, head_dim]`, key `[num_padded_rows, num_kv_heads, head_dim]`, value
         `[num_padded_rows, num_kv_heads, v_head_dim]`; returns `[num_padded_rows, num_heads * v_head_dim]` in the
-        query's dtype. Rows past the layout's are zero.
+        query's dtype. Rows past the layout's are zero; so are, where only each sequence's "last rows" are wanted, all
+        but these.
         """
         keys, values = self.pool.keys[layer], self.pool.values[layer]
         self._layout.write(keys, values, key, value)
@@ -50,9 +60,10 @@ class PagedAttention:
         else:
             tiled = [*self._decodes, *tiled]
         for sequence in tiled:
-            rows = slice(sequence.first_row, sequence.first_row + sequence.num_rows)
+            skipped = 0 if wanted == "every row" else sequence.num_rows - 1
+            rows = slice(sequence.first_row + skipped, sequence.first_row + sequence.num_rows)
             whole = self._context(sequence, keys), self._context(sequence, values)
-            attend_chunk(grouped[rows], *whole, sequence.start, options, output[rows])
+            attend_chunk(grouped[rows], *whole, sequence.start + skipped, options, output[rows])
         return output.view(num_rows, num_heads * v_head_dim)
 
     def decode_plan(self, options: AttentionOptions) -> DecodePlan:

@@ -1,11 +1,13 @@
-"""Attention of new tokens, one a sequence: the query heads of a group are the rows of torch's CPU flash attention.
+"""Attention of new tokens, one a sequence, with the query heads of a group as rows.
 
-Short contexts are gathered and attended together, padded to the longest. A long one is attended where it lies, in
-pieces of at most `PIECE` positions cut at absolute positions; full pieces that are contiguous are one call with a batch
-of pieces, which keeps all cores busy where there are few KV heads. Neither depends on which pages a context lies in.
+Several short contexts are gathered, padded to the longest, and attended in one product. A long one, or one alone, is
+attended where it lies by torch's CPU flash attention, in pieces of at most `PIECE` positions cut at absolute positions;
+full pieces that are contiguous are one call with a batch of pieces, which keeps all cores busy where there are few KV
+heads. Neither depends on which pages a context lies in.
 
 Measured on 2 Zen 4 cores in bfloat16 (3 KV heads of 3 query heads, head size 64), a layer: 20 us at 128 tokens of
-context; two products and a softmax took 54 us, torch's attention over nine heads of one row 71 us.
+context; two products and a softmax took 54 us, torch's attention over nine heads of one row 71 us. Sixteen contexts of
+192 tokens: 170 us together by products, 350 us together by flash attention, 500 us one by one.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class DecodePlan(NamedTuple):
     """The contexts of all tokens to decode, for layers with one window.
 
     The short ones together: `short_rows` `[num_short]`, `short_slots` `[num_short * longest]`, and `short_mask`
-    `[num_short, 1, 1, longest]`, zero or -inf in the dtype of the keys. The long ones: sequence `s` is row `rows[s]`,
+    `[num_short, 1, longest]`, zero or -inf in the dtype of the keys. The long ones: sequence `s` is row `rows[s]`,
     its parts are `bounds[s]` to `bounds[s + 1]` of the other lists: `counts` pieces of equal length, `lengths`
     positions together, from `first_slots` on or, where that is not empty, in `slots`.
     """
@@ -79,18 +81,14 @@ def attend_tokens(
     """
     num_short = plan.short_rows.numel()
     if num_short > 0:
-        key = keys.index_select(1, plan.short_slots).view([keys.size(0), num_short, -1, keys.size(2)])
-        value = values.index_select(1, plan.short_slots).view([values.size(0), num_short, -1, values.size(2)])
-        result, _ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001
-            query.index_select(0, plan.short_rows),
-            key.transpose(0, 1),
-            value.transpose(0, 1),
-            0.0,
-            False,
-            attn_mask=plan.short_mask,
-            scale=scale,
-        )
-        output.index_copy_(0, plan.short_rows, result)
+        num_kv_heads, group, head_dim = query.size(1), query.size(2), query.size(3)
+        key = keys.index_select(1, plan.short_slots).view([num_kv_heads * num_short, -1, head_dim])
+        value = values.index_select(1, plan.short_slots).view([num_kv_heads * num_short, -1, head_dim])
+        short = (query.index_select(0, plan.short_rows) * scale).transpose(0, 1)
+        scores = torch.bmm(short.reshape([num_kv_heads * num_short, group, head_dim]), key.transpose(1, 2))
+        scores.view([num_kv_heads, num_short, group, -1]).add_(plan.short_mask)
+        result = torch.bmm(torch.softmax(scores, -1), value).view([num_kv_heads, num_short, group, head_dim])
+        output.index_copy_(0, plan.short_rows, result.transpose(0, 1))
     for sequence in range(len(plan.rows)):
         row = plan.rows[sequence]
         one = query.select(0, row).unsqueeze(0)
@@ -132,10 +130,10 @@ def _gathered(
     slots = [slots_of(list(runs_from(s.runs, options.first_visible(s.start))), device) for s in sequences]
     longest = max((len(own) for own in slots), default=0)
     table = torch.zeros(len(slots), longest, dtype=torch.int64, device=device)
-    mask = torch.full((len(slots), 1, 1, longest), float("-inf"), dtype=dtype, device=device)
+    mask = torch.full((len(slots), 1, longest), float("-inf"), dtype=dtype, device=device)
     for index, own in enumerate(slots):
         table[index, : len(own)] = own
-        mask[index, :, :, : len(own)] = 0
+        mask[index, :, : len(own)] = 0
     rows = torch.tensor([sequence.first_row for sequence in sequences], dtype=torch.int64, device=device)
     return rows, table.flatten(), mask
 

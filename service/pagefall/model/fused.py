@@ -166,12 +166,17 @@ class FusedForward:
             # rotate_half(x) * sin is roll(x) * (-sin, sin): the halves change places.
             rotated = torch.roll(straight, head_dim // 2, -1).mul_(sine).addcmul_(straight, cosine)
             query, key = rotated[:, :num_heads], rotated[:, num_heads:]
-            attended = attention.attend(index, query, key, qkv[:, num_rotated:], layer.attention)
+            value = qkv[:, num_rotated:]
+            if layer is not self._layers[-1]:
+                attended = attention.attend(index, query, key, value, layer.attention)
+            else:  # nothing looks at the other rows any more
+                attended = attention.attend(index, query, key, value, layer.attention, wanted="last rows")
+                attended, hidden = attended[layout.logit_rows], hidden[layout.logit_rows]
             hidden = layer.output.plus(attended, hidden)
             normed = layer.mlp_norm(hidden)
             gated = layer.up.times(normed, layer.gate(normed, "swish"))
             hidden = layer.down.plus(gated, hidden)
-        return self._head(self._final_norm(hidden[layout.logit_rows]))
+        return self._head(self._final_norm(hidden))
 
     def _embed(
         self, token_ids: torch.Tensor, position_ids: torch.Tensor
