@@ -12,14 +12,15 @@ import msgspec
 import torch
 from transformers import AutoModelForCausalLM
 
+from pagefall.actors.runner import DeviceThread
 from pagefall.actors.tokenizer import TokenizerActor
 from pagefall.app import running_engine
 from pagefall.config import CacheConfig, Dtype, ModelConfig, SchedulerConfig
 from pagefall.messages import RequestId, SamplingParams
-from pagefall.model.engine import PagedModel, load
+from pagefall.model.engine import load
 from pagefall.model.spec import inspect
 from pagefall.text.requests import GenerateRequest, ModelCard, TokenPrompt, Usage
-from pagefall.text.tokenizer import Tokenizer, load_tokenizer
+from pagefall.text.tokenizer import load_tokenizer
 
 TokenList = tuple[int, ...]
 
@@ -46,32 +47,23 @@ class Setting(msgspec.Struct, frozen=True):
         return SchedulerConfig(chunked_prefill_size=self.chunk, max_running_requests=self.max_running)
 
 
-def load_model(folder: Path, setting: Setting, dtype: Dtype = "float32") -> PagedModel:
-    config = ModelConfig(model_path=str(folder), dtype=dtype, device="cpu")
-    return load(inspect(config), setting.cache, setting.scheduler, compile=config.compile)
-
-
-@asynccontextmanager
-async def engine_of(model: PagedModel, tokenizer: Tokenizer, setting: Setting) -> AsyncIterator[TokenizerActor]:
-    card = ModelCard(
-        id="test", context_length=model.info.context_length, vocab_size=model.info.spec.vocab_size, created=0
-    )
-    async with running_engine(
-        model,
-        tokenizer,
-        card,
-        num_pages=model.info.pool.num_pages,
-        eos_token_ids=model.info.spec.eos_token_ids,
-        cache=setting.cache,
-        scheduler=setting.scheduler,
-    ) as engine:
-        yield engine
-
-
 @asynccontextmanager
 async def engine_for(folder: Path, setting: Setting, dtype: Dtype = "float32") -> AsyncIterator[TokenizerActor]:
-    async with engine_of(load_model(folder, setting, dtype), load_tokenizer(str(folder)), setting) as engine:
-        yield engine
+    config = ModelConfig(model_path=str(folder), dtype=dtype, device="cpu")
+    with DeviceThread() as thread:
+        spec = thread.call(inspect, config)
+        model = thread.call(load, spec, setting.cache, setting.scheduler, compile=config.compile)
+        async with running_engine(
+            model,
+            load_tokenizer(str(folder)),
+            ModelCard(id="test", context_length=model.info.context_length, vocab_size=spec.vocab_size, created=0),
+            thread=thread,
+            num_pages=model.info.pool.num_pages,
+            eos_token_ids=spec.eos_token_ids,
+            cache=setting.cache,
+            scheduler=setting.scheduler,
+        ) as engine:
+            yield engine
 
 
 async def answer(engine: TokenizerActor, prompt: TokenList, num_tokens: int) -> tuple[TokenList, Usage]:
@@ -105,6 +97,11 @@ async def answers(
 
 def greedy_by_transformers(folder: Path, prompts: Sequence[TokenList], num_tokens: int) -> list[TokenList]:
     """What `generate` answers in float32, each prompt alone."""
+    with DeviceThread() as thread:  # see there why nothing is computed in this one
+        return thread.call(_generate, folder, prompts, num_tokens)
+
+
+def _generate(folder: Path, prompts: Sequence[TokenList], num_tokens: int) -> list[TokenList]:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None
     results: list[TokenList] = []

@@ -24,7 +24,7 @@ import torch
 from pagefall.actors.base import ActorCrash
 from pagefall.actors.encoding import PromptEncoder
 from pagefall.actors.mailbox import Mailbox
-from pagefall.actors.runner import Model, ModelRunner
+from pagefall.actors.runner import DeviceThread, Model, ModelRunner
 from pagefall.actors.scheduler import Scheduler
 from pagefall.actors.tokenizer import TokenizerActor, scheduler_mailbox_capacity
 from pagefall.api.app import create_app
@@ -52,10 +52,11 @@ def serve(config: ServeConfig) -> int:
     Raises `ConfigError` or `ModelError`, one line each, before the port is open.
     """
     _configure_logging(config.http)
-    with bind(config.http) as bound:  # a port that is taken is found before a minute of loading, not after
-        model, tokenizer = _load(config)
+    # A port that is taken is found before a minute of loading, not after.
+    with bind(config.http) as bound, DeviceThread() as thread:
+        model, tokenizer = thread.call(_load, config)
         try:
-            asyncio.run(_serve(config, model, tokenizer, bound))
+            asyncio.run(_serve(config, model, tokenizer, bound, thread))
         except BaseExceptionGroup as failures:
             crash = _crash_in(failures)
             if crash is None:
@@ -72,6 +73,7 @@ async def running_engine(
     tokenizer: Tokenizer,
     card: ModelCard,
     *,
+    thread: DeviceThread,
     num_pages: int,
     eos_token_ids: frozenset[int],
     cache: CacheConfig,
@@ -79,6 +81,8 @@ async def running_engine(
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[TokenizerActor]:
     """The engine without HTTP: an `api.engine.Engine`. Leaving it serves what was accepted to its end.
+
+    The model was loaded in `thread`, which outlives the engine.
 
     Raises `ExceptionGroup` with an `ActorCrash` in it when an actor has failed; the body is cancelled then.
     """
@@ -92,7 +96,8 @@ async def running_engine(
         num_pages=num_pages,
         namespace=b"",  # device pages never leave this process, which serves one model
     )
-    with ModelRunner(model) as runner, PromptEncoder(tokenizer, max_waiting=max_outstanding) as encoder:
+    with PromptEncoder(tokenizer, max_waiting=max_outstanding) as encoder:
+        runner = ModelRunner(model, thread)
         decider = Scheduler(to_scheduler, to_tokenizer.address, runner, state, clock=clock)
         engine = TokenizerActor(
             to_tokenizer,
@@ -115,7 +120,9 @@ async def running_engine(
             engine.close()
 
 
-async def _serve(config: ServeConfig, model: PagedModel, tokenizer: Tokenizer, bound: socket.socket) -> None:
+async def _serve(
+    config: ServeConfig, model: PagedModel, tokenizer: Tokenizer, bound: socket.socket, thread: DeviceThread
+) -> None:
     info = model.info
     card = ModelCard(
         id=info.spec.served_name,
@@ -128,6 +135,7 @@ async def _serve(config: ServeConfig, model: PagedModel, tokenizer: Tokenizer, b
         model,
         tokenizer,
         card,
+        thread=thread,
         num_pages=info.pool.num_pages,
         eos_token_ids=info.spec.eos_token_ids | tokenizer.eos_token_ids,
         cache=config.cache,

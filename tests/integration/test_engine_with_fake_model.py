@@ -13,6 +13,7 @@ from tests.fake_model import FakeModel
 
 from pagefall.actors.base import ActorCrash
 from pagefall.actors.generation import TextGeneration
+from pagefall.actors.runner import DeviceThread
 from pagefall.actors.tokenizer import TokenizerActor
 from pagefall.app import running_engine
 from pagefall.config import CacheConfig, SchedulerConfig
@@ -41,16 +42,18 @@ def model() -> FakeModel:
 async def engine_over(
     model: FakeModel, tokenizer: Tokenizer, scheduler: SchedulerConfig = SCHEDULER
 ) -> AsyncIterator[TokenizerActor]:
-    async with running_engine(
-        model,
-        tokenizer,
-        ModelCard(id="fake", context_length=NUM_PAGES * 4, vocab_size=257, created=0),
-        num_pages=NUM_PAGES,
-        eos_token_ids=frozenset(),
-        cache=CacheConfig(page_size=4),
-        scheduler=scheduler,
-    ) as engine:
-        yield engine
+    with DeviceThread() as thread:
+        async with running_engine(
+            model,
+            tokenizer,
+            ModelCard(id="fake", context_length=NUM_PAGES * 4, vocab_size=257, created=0),
+            thread=thread,
+            num_pages=NUM_PAGES,
+            eos_token_ids=frozenset(),
+            cache=CacheConfig(page_size=4),
+            scheduler=scheduler,
+        ) as engine:
+            yield engine
 
 
 def request(name: str, prompt: list[int], **options: Any) -> GenerateRequest:

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.engine_rig import Setting, TokenList, answers, engine_of, greedy_by_transformers, load_model
+from tests.engine_rig import Setting, TokenList, answers, engine_for, greedy_by_transformers
 from tests.tiny_models import KINDS, VOCAB_SIZE, make_tiny, make_tiny_tokenizer
-
-from pagefall.text.tokenizer import load_tokenizer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
@@ -54,8 +52,7 @@ async def test_cold_warm_and_batched_answers_are_those_of_transformers(
 ) -> None:
     folder, expected = checkpoints.of(kind)
     assert len(set(expected)) == len(expected), "the checkpoint tells prompts apart"
-    model, tokenizer = load_model(folder, setting), load_tokenizer(str(folder))
-    async with engine_of(model, tokenizer, setting) as engine:
+    async with engine_for(folder, setting) as engine:
         cold, cold_usage = await answers(engine, prompts(), NUM_TOKENS, together=False)
         warm, warm_usage = await answers(engine, prompts(), NUM_TOKENS, together=False)
         batched, _ = await answers(engine, prompts(), NUM_TOKENS, together=True)
@@ -72,8 +69,7 @@ async def test_cold_warm_and_batched_answers_are_those_of_transformers(
 @pytest.mark.parametrize("kind", KINDS)
 async def test_preempted_and_evicted_requests_answer_the_same(checkpoints: Checkpoints, kind: str) -> None:
     folder, expected = checkpoints.of(kind)
-    model, tokenizer = load_model(folder, TIGHT), load_tokenizer(str(folder))
-    async with engine_of(model, tokenizer, TIGHT) as engine:
+    async with engine_for(folder, TIGHT) as engine:
         for _ in range(2):
             together, _ = await answers(engine, prompts(), NUM_TOKENS, together=True)
             assert together == expected
@@ -90,7 +86,7 @@ async def test_requests_that_outgrow_the_pool_together_are_preempted_and_answer_
     growing = [tuple(random.integers(2, VOCAB_SIZE, 20).tolist()) for _ in range(12)]
     expected = greedy_by_transformers(folder, growing, 260)
     setting = Setting(page_size=4, chunk=64, num_tokens=800)
-    async with engine_of(load_model(folder, setting), load_tokenizer(str(folder)), setting) as engine:
+    async with engine_for(folder, setting) as engine:
         together, _ = await answers(engine, growing, 260, together=True)
         stats = engine.stats()
     assert together == expected

@@ -49,7 +49,8 @@ class PagedModel:
         if not plan.sequences:
             return StepResult(step=plan.step, sampled=(), forward_seconds=0.0, sample_seconds=0.0)
         started = time.perf_counter()
-        with torch.inference_mode():
+        # Scripts run as they are: torch's optimizer of scripts stops for half a second now and then, and gains nothing.
+        with torch.inference_mode(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
             layout = StepLayout(plan.sequences, page_size=self.info.page_size, device=self.info.spec.device)
             logits = self._forward(layout, PagedAttention(layout, self._kv_pool, self._scripted))[: layout.num_logits]
             computed = time.perf_counter()

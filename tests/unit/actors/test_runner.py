@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 
 import pytest
 
-from pagefall.actors.runner import ModelRunner
+from pagefall.actors.runner import DeviceThread, ModelRunner
 from pagefall.messages import StepPlan, StepResult
 
 pytestmark = pytest.mark.anyio
@@ -41,9 +43,15 @@ def opened(step: int) -> Future[StepResult]:
     return gate
 
 
+@contextmanager
+def running(model: GatedModel) -> Iterator[ModelRunner]:
+    with DeviceThread() as thread:
+        yield ModelRunner(model, thread)
+
+
 async def test_the_loop_goes_on_while_a_step_is_computed() -> None:
     gate: Future[StepResult] = Future()
-    with ModelRunner(GatedModel(gate)) as runner:
+    with running(GatedModel(gate)) as runner:
         step = asyncio.create_task(runner.step(plan(1)))
         await asyncio.sleep(0.01)
         assert not step.done()
@@ -53,7 +61,7 @@ async def test_the_loop_goes_on_while_a_step_is_computed() -> None:
 
 async def test_every_step_runs_on_the_same_thread_which_is_not_the_loops() -> None:
     model = GatedModel(*(opened(step) for step in range(3)))
-    with ModelRunner(model) as runner:
+    with running(model) as runner:
         for step in range(3):
             await runner.step(plan(step))
     assert len(set(model.threads)) == 1
@@ -63,13 +71,13 @@ async def test_every_step_runs_on_the_same_thread_which_is_not_the_loops() -> No
 async def test_what_the_model_raises_comes_out() -> None:
     gate: Future[StepResult] = Future()
     gate.set_exception(ArithmeticError("out of numbers"))
-    with ModelRunner(GatedModel(gate)) as runner, pytest.raises(ArithmeticError, match="out of numbers"):
+    with running(GatedModel(gate)) as runner, pytest.raises(ArithmeticError, match="out of numbers"):
         await runner.step(plan(1))
 
 
 async def test_a_second_step_is_refused_while_one_is_under_way() -> None:
     gate: Future[StepResult] = Future()
-    with ModelRunner(GatedModel(gate, opened(2))) as runner:
+    with running(GatedModel(gate, opened(2))) as runner:
         first = asyncio.create_task(runner.step(plan(1)))
         await asyncio.sleep(0)
         with pytest.raises(RuntimeError, match="step 2 was sent while another one is under way"):
@@ -79,10 +87,10 @@ async def test_a_second_step_is_refused_while_one_is_under_way() -> None:
         assert await runner.step(plan(2)) == result(2)
 
 
-async def test_leaving_the_runner_waits_for_the_step_even_if_it_was_cancelled() -> None:
+async def test_leaving_the_thread_waits_for_the_step_even_if_it_was_cancelled() -> None:
     gate: Future[StepResult] = Future()
     model = GatedModel(gate)
-    with ModelRunner(model) as runner:
+    with running(model) as runner:
         step = asyncio.create_task(runner.step(plan(1)))
         await asyncio.sleep(0.01)
         step.cancel()
