@@ -41,6 +41,8 @@ class EngineBenchConfig(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int = 128
     output_tokens: int = 64
     interference_tokens: int = 6000
+    settle_seconds: float = 2.0
+    """How long both servers rest before each sample, with a peer: threads that have computed may spin for a while."""
     seed: int | None = None
     json: str | None = None
 
@@ -72,7 +74,7 @@ async def run_engine_bench(config: EngineBenchConfig) -> None:
         figures: list[Figure] = []
         for scenario in _scenarios(config):
             sys.stderr.write(f"measuring {scenario.rows[0].name} ...\n")
-            figures += await measure(scenario, clients, config.repeats)
+            figures += await measure(scenario, clients, config.repeats, settle_seconds=config.settle_seconds)
     names = {label: f"{client.model} at {urls[label][0]}" for label, client in clients.items()}
     heading = "".join(f"{label}: {name}\n" for label, name in names.items())
     sys.stdout.write(f"{heading}{config.repeats} repeats, seed {seed}\n\n{table(figures, list(clients))}")
@@ -94,10 +96,13 @@ def _scenarios(config: EngineBenchConfig) -> Iterator[Scenario]:
                 yield interference(config.interference_tokens, config.input_tokens)
 
 
-async def measure(scenario: Scenario, clients: Mapping[str, CompletionClient], repeats: int) -> list[Figure]:
+async def measure(
+    scenario: Scenario, clients: Mapping[str, CompletionClient], repeats: int, *, settle_seconds: float = 0.0
+) -> list[Figure]:
     """Run `scenario` `repeats` times against every client in turn, the order reversed every other time.
 
-    A client whose server fails in the scenario (a prompt over its context, say) gets a note and no further tries.
+    Before each run nothing is sent for `settle_seconds` if there are several clients. A client whose server fails in
+    the scenario (a prompt over its context, say) gets a note and no further tries.
     """
     samples: dict[str, list[list[float]]] = {label: [[] for _ in scenario.rows] for label in clients}
     notes: dict[str, str] = {}
@@ -105,6 +110,8 @@ async def measure(scenario: Scenario, clients: Mapping[str, CompletionClient], r
         for label in clients if repeat % 2 == 0 else reversed(list(clients)):
             if label in notes:
                 continue
+            if len(clients) > 1:
+                await anyio.sleep(settle_seconds)
             try:
                 results = await scenario.run(clients[label])
             except PagefallError as error:

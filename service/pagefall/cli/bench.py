@@ -39,6 +39,7 @@ ENGINE_FLAGS = FlagTable(
                 Flag("input-tokens", "prompt length for inter-token latency and throughput", minimum=1),
                 Flag("output-tokens", "answer length for throughput; inter-token latency takes twice that", minimum=2),
                 Flag("interference-tokens", "length of the prompt that is read beside a running stream", minimum=1),
+                Flag("settle-seconds", "how long both servers rest before each sample, with a peer", minimum=0),
                 Flag("seed", "makes the prompts repeat, and with them what a cache may hold; absent: random"),
                 Flag("json", "write every sample to this file too", "FILE"),
             ),

@@ -24,6 +24,7 @@ async def test_the_report_compares_every_scenario_with_the_peer(
             peer_url=f"{peer_http.base_url}/v1",
             api_key="secret",
             repeats=2,
+            settle_seconds=0.0,
             prompt_tokens=(100, 4000),
             concurrency=2,
             output_tokens=4,
