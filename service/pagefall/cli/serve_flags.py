@@ -23,7 +23,7 @@ SERVE_FLAGS = FlagTable(
                 Flag("device", "where the model runs; auto takes an accelerator when there is one"),
                 Flag("dtype", "type of the weights and of the cached keys and values"),
                 Flag("context-length", "most tokens of prompt plus answer; absent: what the model allows", minimum=2),
-                Flag("compile", "run the decode step as a torch script instead of in Python; auto does where torch can"),
+                Flag("compile", "run decoding as a torch script instead of in Python; auto does where torch can"),
                 Flag("chat-template", "a Jinja template, or a file with one, in place of the model's own", "FILE|TEXT"),
             ),
         ),

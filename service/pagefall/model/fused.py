@@ -26,12 +26,16 @@ from pagefall.model.attention_options import AttentionOptions
 from pagefall.model.fused_layers import DecodeLayers, DecodeSettings, rms_norm
 from pagefall.model.scripting import Scripted
 from pagefall.model.step_layout import StepLayout
+from pagefall.model.top_logits import top
 
 FUSED_MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """`config.model_type`s whose layer this file computes."""
 
 ACTIVATIONS = frozenset({"silu", "swish"})
 """`config.hidden_act`s: two names of the one that gated MLPs use."""
+
+_NUM_SHARPENED = 8
+"""Tokens whose logits are computed in float32 too. A vocabulary is larger."""
 
 FUSED_DTYPES = frozenset({torch.bfloat16, torch.float32})
 
@@ -114,6 +118,7 @@ class FusedForward:
         self._rotary = decoder.rotary_emb
         self._final_norm = _RMSNorm.of(decoder.norm)
         self._head = _pack(head)
+        self._head_weight = head.weight.detach()
         self._num_heads: int = config.num_attention_heads
         self._num_kv_heads: int = config.num_key_value_heads
         self._head_dim: int = decoder.layers[0].self_attn.head_dim
@@ -124,12 +129,10 @@ class FusedForward:
         self._settings = self._decode_settings()
         self._packed_layers: DecodeLayers | None = None
         self._plain_layers: DecodeLayers | None = None
-        self._plain_head: torch.Tensor | None = None
         if _can_script(decoder.layers, sliding_windows):
             self._packed_layers = _packed_layers(self._layers)
             if keeps_plain_weights and cast("torch.Tensor | None", head.bias) is None:
                 self._plain_layers = _plain_layers(self._packed_layers, decoder.layers)
-                self._plain_head = head.weight.detach()
 
     @staticmethod
     def supports(model: PreTrainedModel) -> bool:
@@ -146,12 +149,14 @@ class FusedForward:
     def __call__(self, layout: StepLayout, attention: PagedAttention) -> torch.Tensor:
         """Logits of `layout.logit_rows`, `[len(logit_rows), vocab_size]`; of a token alone, `[1, vocab_size]`."""
         if self._packed_layers is not None and all(sequence.is_decode for sequence in layout.sequences):
-            if self._plain_layers is not None and self._plain_head is not None and layout.num_rows == 1:
+            if self._plain_layers is not None and layout.num_rows == 1:
                 with _without_onednn():  # else one row goes through it, packing the weights anew
                     hidden = self._decode(self._plain_layers, layout, attention, num_rows=1)
-                    return torch.nn.functional.linear(hidden, self._plain_head)
+                    logits = torch.nn.functional.linear(hidden, self._head_weight)
+                    return self._sharpened(logits, hidden)
             hidden = self._decode(self._packed_layers, layout, attention, num_rows=len(layout.token_ids))
-            return self._head(hidden[layout.logit_rows])
+            hidden = hidden[layout.logit_rows]
+            return self._sharpened(self._head(hidden), hidden)
         hidden, cosine, sine = self._embed(layout.token_ids, layout.position_ids)
         num_rows = hidden.shape[0]
         num_heads, num_kv_heads, head_dim = self._num_heads, self._num_kv_heads, self._head_dim
@@ -176,7 +181,8 @@ class FusedForward:
             normed = layer.mlp_norm(hidden)
             gated = layer.up.times(normed, layer.gate(normed, "swish"))
             hidden = layer.down.plus(gated, hidden)
-        return self._head(self._final_norm(hidden))
+        hidden = self._final_norm(hidden)
+        return self._sharpened(self._head(hidden), hidden)
 
     def _embed(
         self, token_ids: torch.Tensor, position_ids: torch.Tensor
@@ -206,6 +212,21 @@ class FusedForward:
             attention.pool.values,
         )
         return self._final_norm(hidden)
+
+    def _sharpened(self, logits: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """The logits in float32, those of the likeliest tokens computed anew in it from the normed `hidden` rows.
+
+        At 25, bfloat16 numbers are an eighth apart, and the likeliest tokens often closer than that: rounded logits are
+        ties, which the lowest token id wins.
+        """
+        logits = logits.float()
+        if hidden.dtype == torch.float32:
+            return logits
+        likeliest = top(logits, _NUM_SHARPENED)[1]
+        exact = (self._head_weight[likeliest].float() * hidden.float()[:, None]).sum(dim=-1)
+        if self._head.bias is not None:
+            exact += self._head.bias[likeliest]
+        return logits.scatter_(1, likeliest, exact)
 
     def _decode_settings(self) -> DecodeSettings:
         first = self._layers[0]

@@ -86,6 +86,19 @@ def test_every_way_of_decoding_gives_the_same(kind: str, mode: CompileMode, plai
     torch.testing.assert_close(alone, together[:1], atol=1e-3, rtol=1e-4)
 
 
+def test_in_bfloat16_the_likeliest_tokens_are_told_apart_as_float32_does(tmp_path: Path) -> None:
+    model = load("llama", tmp_path).to(torch.bfloat16)
+    forward = choose("llama", model)
+    assert isinstance(forward, FusedForward)
+    hidden = torch.randn(3, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+    exact = hidden.float() @ model.lm_head.weight.detach().float().T
+    rounded = exact.bfloat16()
+    sharpened = forward._sharpened(rounded, hidden)
+    top = rounded.float().topk(8).indices
+    torch.testing.assert_close(sharpened.gather(1, top), exact.gather(1, top))
+    assert torch.equal(sharpened.argmax(-1), exact.argmax(-1))
+
+
 def test_other_models_keep_their_own_forward(tmp_path: Path) -> None:
     assert isinstance(choose("gpt2", load("gpt2", tmp_path)), HFForward)
 
