@@ -44,6 +44,11 @@ class KVPool:
         self.keys = [_zeros((layer.num_kv_heads, num_slots, layer.head_dim), dtype, device) for layer in layers]
         self.values = [_zeros((layer.num_kv_heads, num_slots, layer.v_head_dim), dtype, device) for layer in layers]
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all layers together."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in (*self.keys, *self.values))
+
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Zeros, not garbage: a masked column is multiplied by a probability of zero, and 0 * NaN is NaN.
