@@ -11,6 +11,10 @@ Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 CompileMode = Literal["auto", "off", "on"]
 SchedulePolicy = Literal["fcfs", "lpm"]
 EvictionPolicyName = Literal["lru", "lfu", "slru", "fifo", "priority"]
+WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
+PrefetchPolicy = Literal["auto", "best_effort", "wait_complete", "timeout"]
+IoBackend = Literal["kernel", "direct"]
+MemLayout = Literal["page_first", "page_first_direct", "layer_first"]
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +42,33 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     disable_radix_cache: bool = False
 
 
+class TierConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The tiers below device memory. Without `enable_hierarchical_cache` there are none and the rest must be default.
+
+    `hicache_size`: GB (10^9 bytes) of the host pool; None: `hicache_ratio` times the device pool.
+    `hicache_storage_backend_extra_config` is a JSON object as text, the `@file` resolved.
+    """
+
+    enable_hierarchical_cache: bool = False
+    hicache_ratio: float = 2.0
+    hicache_size: float | None = None
+    hicache_io_backend: IoBackend = "kernel"
+    hicache_mem_layout: MemLayout = "page_first"
+    hicache_write_policy: WritePolicy = "write_through"
+    hicache_selective_hits: int = 2
+    """`write_through_selective` copies a page down once so many requests have used it."""
+    hicache_storage_backend: str | None = None
+    hicache_storage_backend_extra_config: str | None = None
+    hicache_storage_prefetch_policy: PrefetchPolicy = "auto"
+    hicache_prefetch_threshold: int = 256
+    """The store is asked only for prompts of which at least so many tokens are in no nearer tier."""
+    hicache_prefetch_timeout_base: float = 1.0
+    hicache_prefetch_timeout_per_ki_token: float = 0.25
+    """`timeout`: seconds a request waits for the store, and more for each 1,024 tokens it wants from it."""
+    hicache_storage_deadline: float = 5.0
+    """Seconds one operation of the store may take before it counts as failed."""
+
+
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`chunked_prefill_size` is the token budget of one step; `max_queued_requests` counts those not yet running."""
 
@@ -59,5 +90,6 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelConfig = ModelConfig()
     cache: CacheConfig = CacheConfig()
+    tiers: TierConfig = TierConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     http: HttpConfig = HttpConfig()

@@ -5,6 +5,10 @@ All are frozen. Arrays travel by reference inside the process: the sender never 
     HTTP --Submit / Cancel--> scheduler --StepPlan--> model runner
      ^                           |  ^                     |
      +--- StepOutput (1 a step)--+  +---- StepResult -----+
+
+    scheduler --Offload / LoadBack / Lookup / Fetch / Backup--> cache controller
+        ^                                                             |
+        +------ CopyDone / LookedUp / PagesFetched / BackedUp --------+
 """
 
 from __future__ import annotations
@@ -22,7 +26,10 @@ TokenIds = npt.NDArray[np.uint32]
 """Token ids, `[num_tokens]`."""
 
 PageIds = npt.NDArray[np.int32]
-"""Page numbers of the device pool in the order of the sequence, `[num_pages]`."""
+"""Page numbers of one pool, the device's unless said otherwise, in the order of the sequence, `[num_pages]`."""
+
+TransferId = NewType("TransferId", int)
+"""Unique among all transfers of a process."""
 
 FinishReason = Literal["stop", "length", "abort"]
 Tier = Literal["device", "host", "storage"]
@@ -81,9 +88,13 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlushCache(msgspec.Struct, frozen=True, kw_only=True):
-    """Drop every cached page that no running request holds. Answered by `CacheFlushed` with the same `flush_id`."""
+    """Drop every cached page of these tiers that nothing uses. Answered by `CacheFlushed` with the same `flush_id`.
+
+    `storage` drops what this model's namespace has in the store; without a store there is nothing to drop.
+    """
 
     flush_id: int
+    tiers: frozenset[Tier] = frozenset({"device", "host"})
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
@@ -166,9 +177,134 @@ class StepOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheFlushed(msgspec.Struct, frozen=True, kw_only=True):
+    """`num_pages`: pages dropped of each tier that was asked for. A page in two tiers counts in both.
+
+    `storage_error`: why the store was not cleared; None if it was, or was not asked to be.
+    """
+
     flush_id: int
+    num_pages: dict[Tier, int]
+    storage_error: str | None = None
+
+
+class Offload(msgspec.Struct, frozen=True, kw_only=True):
+    """Copy pages from the device to the host pool, `device_page_ids[i]` to `host_page_ids[i]`. -> `CopyDone`"""
+
+    transfer_id: TransferId
+    device_page_ids: PageIds
+    host_page_ids: PageIds
+
+
+class LoadBack(msgspec.Struct, frozen=True, kw_only=True):
+    """Copy pages from the host pool to the device, `host_page_ids[i]` to `device_page_ids[i]`. -> `CopyDone`"""
+
+    transfer_id: TransferId
+    host_page_ids: PageIds
+    device_page_ids: PageIds
+
+
+class Lookup(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask the store how many leading `keys` (32 bytes each) it has. -> `LookedUp`"""
+
+    transfer_id: TransferId
+    keys: tuple[bytes, ...]
+
+
+class Fetch(msgspec.Struct, frozen=True, kw_only=True):
+    """Read pages from the store into the host pool, in the order given, and verify them.
+
+    -> any number of `PagesFetched`, then one `FetchEnded`.
+    """
+
+    transfer_id: TransferId
+    keys: tuple[bytes, ...]
+    host_page_ids: PageIds
+
+
+class StopFetch(msgspec.Struct, frozen=True, kw_only=True):
+    """Begin no more reads for this `Fetch`, whose `FetchEnded` comes when the last one under way is over."""
+
+    transfer_id: TransferId
+
+
+class Backup(msgspec.Struct, frozen=True, kw_only=True):
+    """Write pages of the host pool to the store. -> `BackedUp`"""
+
+    transfer_id: TransferId
+    keys: tuple[bytes, ...]
+    host_page_ids: PageIds
+
+
+class ClearStorage(msgspec.Struct, frozen=True, kw_only=True):
+    """Delete every value of this model's namespace. -> `StorageCleared`"""
+
+    transfer_id: TransferId
+
+
+class CopyDone(msgspec.Struct, frozen=True, kw_only=True):
+    """The copy is over: nothing reads or writes its pages any more.
+
+    `error`: one line; what was to be written is undefined then. None: all pages were copied. `seconds` is the time of
+    the copy alone, without waiting.
+    """
+
+    transfer_id: TransferId
+    seconds: float
+    error: str | None = None
+
+
+StorageAnswer = Literal["answered", "timeout", "error", "breaker_open"]
+"""Whether the store said something; with `breaker_open` it was not asked."""
+
+
+class LookedUp(msgspec.Struct, frozen=True, kw_only=True):
+    """`num_present` is 0 unless the store answered."""
+
+    transfer_id: TransferId
+    num_present: int
+    answer: StorageAnswer
+    seconds: float
+
+
+FetchOutcome = Literal["hit", "miss", "corrupt", "timeout", "error", "breaker_open"]
+
+
+class PagesFetched(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of some pages of a `Fetch`; each is reported at most once, and not touched afterwards.
+
+    `indices[i]` is a position in `Fetch.keys`. Only a `hit` was verified and is the page.
+    """
+
+    transfer_id: TransferId
+    indices: tuple[int, ...]
+    outcomes: tuple[FetchOutcome, ...]
+
+
+class FetchEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """No page of the `Fetch` is written any more; those never reported were not read.
+
+    `first_seconds` from its start to the first report, `seconds` to its end, for `num_bytes` of hits.
+    """
+
+    transfer_id: TransferId
+    num_bytes: int
+    first_seconds: float
+    seconds: float
+
+
+class BackedUp(msgspec.Struct, frozen=True, kw_only=True):
+    """`stored[i]` belongs to `Backup.keys[i]`. Nothing reads its pages any more."""
+
+    transfer_id: TransferId
+    stored: tuple[bool, ...]
+
+
+class StorageCleared(msgspec.Struct, frozen=True, kw_only=True):
+    """`error`: one line, why the store could not be cleared (some values may be gone all the same); else None."""
+
+    transfer_id: TransferId
     num_pages: int
-    """Pages dropped."""
+    error: str | None = None
 
 
 class PoolStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,5 +335,32 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     sample_seconds: float = 0.0
 
 
-ToScheduler = Submit | Cancel | FlushCache
+class TransferStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What moved in one direction. `seconds` is the time of the transfers alone; their sum, where several overlapped."""
+
+    num_pages: int = 0
+    num_bytes: int = 0
+    num_transfers: int = 0
+    seconds: float = 0.0
+
+
+Direction = Literal["device_to_host", "host_to_device", "host_to_storage", "storage_to_host"]
+BreakerState = Literal["closed", "open", "half_open"]
+
+
+class ControllerStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of the cache controller. `num_storage_outcomes` counts pages read by `FetchOutcome`, `corrupt` ones
+    as `corrupt:<reason>`; `num_storage_failures` operations by "timeout", "error" and "full".
+    """
+
+    transfers: dict[Direction, TransferStats] = {}
+    num_storage_outcomes: dict[str, int] = {}
+    num_storage_failures: dict[str, int] = {}
+    breaker: BreakerState | None = None
+    """None without a store."""
+
+
+ControllerReport = CopyDone | LookedUp | PagesFetched | FetchEnded | BackedUp | StorageCleared
+ToController = Offload | LoadBack | Lookup | Fetch | StopFetch | Backup | ClearStorage
+ToScheduler = Submit | Cancel | FlushCache | ControllerReport
 FromScheduler = Accepted | Rejected | StepOutput | CacheFlushed
