@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from typing import Final, Literal, TypeVar, assert_never
@@ -33,6 +33,7 @@ from pagefall.messages import (
     StepOutput,
     StopParams,
     Submit,
+    Tier,
     TokenIds,
     ToScheduler,
 )
@@ -90,7 +91,7 @@ class TokenizerActor(Actor[FromScheduler]):
         self._outstanding: dict[RequestId, _Outstanding] = {}
         self._all_ended = asyncio.Event()
         self._all_ended.set()
-        self._flushes: dict[int, asyncio.Future[int]] = {}
+        self._flushes: dict[int, asyncio.Future[CacheFlushed]] = {}
         self._flush_ids = itertools.count()
 
     @property
@@ -125,13 +126,13 @@ class TokenizerActor(Actor[FromScheduler]):
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         return await self._encoder.decode(token_ids)
 
-    async def flush_cache(self) -> int:
+    async def flush_cache(self, tiers: Set[Tier] = frozenset({"device", "host"})) -> CacheFlushed:
         if len(self._flushes) >= _MAX_FLUSHES:
             raise unavailable(f"{_MAX_FLUSHES} flushes are under way")
         flush_id = next(self._flush_ids)
-        flushed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        flushed: asyncio.Future[CacheFlushed] = asyncio.get_running_loop().create_future()
         self._flushes[flush_id] = flushed
-        self._send(FlushCache(flush_id=flush_id))
+        self._send(FlushCache(flush_id=flush_id, tiers=frozenset(tiers)))
         return await flushed
 
     async def drain(self) -> None:
@@ -171,7 +172,7 @@ class TokenizerActor(Actor[FromScheduler]):
                 for output in message.outputs:
                     self._deliver(output)
             case CacheFlushed():
-                _settle(self._flushes.pop(message.flush_id), message.num_pages)
+                _settle(self._flushes.pop(message.flush_id), message)
             case _:
                 assert_never(message)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Protocol
 
-from pagefall.messages import SchedulerStats, TokenIds
+from pagefall.messages import CacheFlushed, SchedulerStats, Tier, TokenIds
 from pagefall.text.requests import GenerateRequest, ModelCard, Prompt, TextDelta
 
 
@@ -41,8 +41,10 @@ class Engine(Protocol):
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         """The text of the ids, special tokens included."""
 
-    async def flush_cache(self) -> int:
-        """Drops all cached pages that no running request holds; returns how many."""
+    async def flush_cache(self, tiers: Set[Tier] = frozenset({"device", "host"})) -> CacheFlushed:
+        """Drops the cached pages of these tiers that no running request holds. Raises `RequestError` (503) when too
+        many flushes are under way.
+        """
 
     def stats(self) -> SchedulerStats:
         """The latest snapshot; takes no lock and no time."""

@@ -269,11 +269,13 @@ async def test_start_and_abort_storms_never_overfill_the_schedulers_mailbox(toke
 
 
 async def test_flushing_waits_for_the_schedulers_count(world: World) -> None:
-    flushing = asyncio.create_task(world.engine.flush_cache())
+    flushing = asyncio.create_task(world.engine.flush_cache({"host", "storage"}))
     [flush] = await world.received()
     assert isinstance(flush, FlushCache)
-    await world.say(CacheFlushed(flush_id=flush.flush_id, num_pages=5))
-    assert await flushing == 5
+    assert flush.tiers == {"host", "storage"}
+    flushed = CacheFlushed(flush_id=flush.flush_id, num_pages={"host": 5, "storage": 0}, storage_error="gone")
+    await world.say(flushed)
+    assert await flushing == flushed
 
 
 async def test_too_many_flushes_at_once_are_refused(world: World) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence, Set
 from contextlib import asynccontextmanager
 from itertools import cycle
 
@@ -15,7 +15,7 @@ import uvicorn
 from pagefall.api.app import create_app
 from pagefall.config import HttpConfig
 from pagefall.errors import RequestError
-from pagefall.messages import FinishReason, PoolStats, RequestId, SchedulerStats, TokenIds
+from pagefall.messages import CacheFlushed, FinishReason, PoolStats, RequestId, SchedulerStats, Tier, TokenIds
 from pagefall.text.requests import (
     CandidateToken,
     ChatPrompt,
@@ -75,6 +75,7 @@ class FakeEngine:
         self.accepts_together = 1
         """`generate` returns to nobody before it was called so often."""
         self.finish_reason: FinishReason = "stop"
+        self.storage_error: str | None = None
         self.requests: list[GenerateRequest] = []
         self.num_deltas = 0
         self.withdrawn = 0
@@ -147,8 +148,13 @@ class FakeEngine:
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         return "".join(chr(token_id) for token_id in token_ids)
 
-    async def flush_cache(self) -> int:
-        return 7
+    async def flush_cache(self, tiers: Set[Tier] = frozenset({"device", "host"})) -> CacheFlushed:
+        counts: dict[Tier, int] = {"device": 7, "host": 5, "storage": 3}
+        return CacheFlushed(
+            flush_id=0,
+            num_pages={tier: count for tier, count in counts.items() if tier in tiers},
+            storage_error=self.storage_error if "storage" in tiers else None,
+        )
 
     def stats(self) -> SchedulerStats:
         return SchedulerStats(

@@ -77,7 +77,45 @@ async def test_nothing_may_be_tokenized_and_back(client: httpx.AsyncClient) -> N
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_flushing_the_cache_answers_with_the_pages_dropped(client: httpx.AsyncClient, method: str) -> None:
-    assert (await client.request(method, "/flush_cache")).json() == {"num_pages": 7}
+    response = await client.request(method, "/flush_cache")
+    assert (response.status_code, response.json()) == (200, {"num_pages": {"device": 7, "host": 5}})
+
+
+async def test_a_flush_is_of_the_tiers_that_are_named(client: httpx.AsyncClient) -> None:
+    assert (await client.post("/flush_cache?tiers=host")).json() == {"num_pages": {"host": 5}}
+    response = await client.post("/flush_cache", params={"tiers": "device, storage"})
+    assert response.json() == {"num_pages": {"device": 7, "storage": 3}}
+    response = await client.post("/flush_cache?tiers=device&tiers=storage")
+    assert response.json() == {"num_pages": {"device": 7, "storage": 3}}
+
+
+@pytest.mark.parametrize(
+    ("query", "param", "words"),
+    [
+        ("tiers=disk", "tiers", "'disk' is not one of device, host, storage"),
+        ("tiers=device,,host", "tiers", "'' is not one of device, host, storage"),
+        ("tiers=", "tiers", "'' is not one of device, host, storage"),
+        ("tier=host", "tier", "The only one is 'tiers'"),
+    ],
+)
+async def test_a_flush_of_what_is_no_tier_is_refused(
+    client: httpx.AsyncClient, query: str, param: str, words: str
+) -> None:
+    response = await client.post(f"/flush_cache?{query}")
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+    assert words in response.json()["error"]["message"]
+
+
+async def test_a_store_that_was_not_cleared_is_an_error_beside_the_counts(
+    client: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    engine.storage_error = "the disk is gone"
+    response = await client.post("/flush_cache?tiers=device,storage")
+    assert response.status_code == 503
+    assert response.json()["num_pages"] == {"device": 7, "storage": 3}
+    assert response.json()["error"]["message"] == "The store was not cleared: the disk is gone"
+    assert (await client.post("/flush_cache?tiers=device")).status_code == 200
 
 
 async def test_metrics_are_prometheus_text_of_the_engines_snapshot(client: httpx.AsyncClient) -> None:
