@@ -9,27 +9,32 @@ import numpy as np
 
 from pagefall.cache.errors import ConservationError
 from pagefall.cache.lease import Lease
-from pagefall.cache.node import Node
+from pagefall.cache.node import NO_PAGES, Node
 from pagefall.cache.pool import PagePool
-from pagefall.cache.tree import MAX_NODE_PAGES, NO_PAGES, RadixTree
+from pagefall.cache.tree import MAX_NODE_PAGES, RadixTree
 from pagefall.messages import PageIds, PoolStats
 
 
-def check_conservation(stats: PoolStats, pool: PagePool, tree: RadixTree, leases: Collection[Lease]) -> None:
-    """Raises `ConservationError` unless a full recount agrees with `stats` and with every node's books."""
+def check_conservation(
+    stats: PoolStats, pool: PagePool, tree: RadixTree, leases: Collection[Lease], pinned_paths: Collection[Node]
+) -> None:
+    """Raises `ConservationError` unless a full recount agrees with `stats` and with every node's books.
+
+    `pinned_paths`: the nodes up from which something else than a lease pins, once for each.
+    """
     pool.check()
     nodes = list(tree.nodes())
     _check_pages(stats, pool, nodes, leases)
     _check_structure(tree, nodes)
-    _check_pins(nodes, leases)
+    _check_pins(nodes, leases, pinned_paths)
     _check_evictable(tree, nodes)
 
 
 def _check_pages(stats: PoolStats, pool: PagePool, nodes: list[Node], leases: Collection[Lease]) -> None:
     free = pool.free_page_ids()
     leased = _concatenated([lease.private_page_ids for lease in leases])
-    cached = _concatenated([node.residence.page_ids for node in nodes])
-    pinned = sum(node.num_pages for node in nodes if node.num_pins)
+    cached = _concatenated([node.device_page_ids for node in nodes])
+    pinned = sum(len(node.device_page_ids) for node in nodes if node.num_pins)
     recount = PoolStats(total=pool.num_pages, free=len(free), leased=len(leased), cached=len(cached), pinned=pinned)
     if recount != stats or stats.free + stats.leased + stats.cached != stats.total:
         raise ConservationError(f"the books say {stats}, the recount {recount}")
@@ -46,18 +51,25 @@ def _check_structure(tree: RadixTree, nodes: list[Node]) -> None:
         elif not 1 <= node.num_pages <= MAX_NODE_PAGES or len(node.tokens) != node.num_pages * tree.page_bytes:
             raise ConservationError(f"a node of {node.num_pages} pages has {len(node.tokens)} bytes of tokens")
         for key, child in node.children.items():
+            if child.is_on_device and not node.is_on_device:
+                raise ConservationError("a node is on the device, but its parent is not")
             if child.parent is not node or child.key != key or child.tokens[: tree.page_bytes] != key:
                 raise ConservationError(f"a child is filed under {key.hex()}, but is {child.key.hex()}")
 
 
-def _check_pins(nodes: list[Node], leases: Collection[Lease]) -> None:
+def _check_pins(nodes: list[Node], leases: Collection[Lease], pinned_paths: Collection[Node]) -> None:
     pins: Counter[Node] = Counter()
+    for bottom in pinned_paths:
+        above: Node | None = bottom
+        while above is not None:
+            pins[above] += 1
+            above = above.parent
     for lease in leases:
         path = []
         node: Node | None = lease.node
         while node is not None:
             pins[node] += 1
-            path.append(node.residence.page_ids)
+            path.append(node.device_page_ids)
             node = node.parent
         shared = _concatenated(path[::-1])
         if not np.array_equal(shared, lease.page_ids[: lease.num_shared_pages]):
@@ -70,9 +82,20 @@ def _check_pins(nodes: list[Node], leases: Collection[Lease]) -> None:
 
 
 def _check_evictable(tree: RadixTree, nodes: list[Node]) -> None:
-    leaves = {node for node in nodes if node.parent is not None and not node.num_pins and not node.children}
-    if leaves != set(tree.evictable):
-        raise ConservationError(f"{len(leaves)} leaves are evictable, {len(tree.evictable)} are in the index")
+    inner = [node for node in nodes if node.parent is not None]
+    device_parents = {node.parent for node in inner if node.is_on_device}
+    host_parents = {node.parent for node in inner if node.host_page_ids.size}
+    device = {node for node in inner if node.is_on_device and not node.num_pins and node not in device_parents}
+    host = {
+        node
+        for node in inner
+        if node.is_on_host and not node.num_pins and not node.num_host_pins and node not in host_parents
+    }
+    if device != set(tree.evictable) or host != set(tree.host_evictable):
+        raise ConservationError(
+            f"{len(device)} and {len(host)} leaves of device and host are evictable, "
+            f"{len(tree.evictable)} and {len(tree.host_evictable)} are in the indices"
+        )
 
 
 def _concatenated(page_ids: list[PageIds]) -> PageIds:

@@ -104,9 +104,24 @@ class EvictableLeaves(Generic[Leaf]):
         heapq.heappush(self._heap, (self._policy(leaf), self._next_stamp, leaf))
         self._next_stamp += 1
 
+    def __contains__(self, leaf: Leaf) -> bool:
+        return leaf in self._stamps
+
+    def set_member(self, leaf: Leaf, *, member: bool) -> None:
+        """Adds or takes out, whichever is needed; a leaf that is in already keeps its place."""
+        if not member:
+            self.discard(leaf)
+        elif leaf not in self._stamps:
+            self.add(leaf)
+
+    def first_few(self, count: int) -> list[Leaf]:
+        """Up to `count` of the leaves that go first, in order. O(n) in the leaves."""
+        return [leaf for _, _, leaf in heapq.nsmallest(count, filter(self._is_valid, self._heap))]
+
     def discard(self, leaf: Leaf) -> None:
         """Takes the leaf out, if it is in."""
-        self._stamps.pop(leaf, None)
+        if self._stamps.pop(leaf, None) is None:
+            return
         if len(self._heap) > 2 * len(self._stamps) + _HEAP_SLACK:
             self._heap = [entry for entry in self._heap if self._is_valid(entry)]
             heapq.heapify(self._heap)

@@ -33,10 +33,13 @@ def root_key(namespace: bytes, cache_salt: str, lora_id: str = "") -> bytes:
 
 def page_keys(root: bytes, token_ids: TokenIds, page_size: int) -> list[bytes]:
     """One 32-byte key per complete page of `token_ids`; a page cut short at the end has none."""
-    page_bytes = page_size * TOKEN_BYTES
-    tokens = token_bytes(token_ids)
+    return page_keys_of_bytes(root, token_bytes(token_ids), page_size * TOKEN_BYTES)
+
+
+def page_keys_of_bytes(before: bytes, tokens: bytes, page_bytes: int) -> list[bytes]:
+    """The same for `token_bytes` behind the page (or root) whose key is `before`; `page_bytes` of them are a page."""
     keys = []
-    key = root
+    key = before
     for start in range(0, len(tokens) // page_bytes * page_bytes, page_bytes):
         key = hashlib.sha256(key + tokens[start : start + page_bytes]).digest()
         keys.append(key)

@@ -1,4 +1,4 @@
-"""The prefix cache in device memory: the owner of every page of the device pool.
+"""The prefix cache: the owner of every page of the device pool, and of the host tier where there is one.
 
 Every page is in exactly one place: free in the pool, private to one lease, or cached in the tree (where leases may pin
 it). `open`, `grow`, `commit`, `release` and `flush` are the only ways from one to another, and after each of them
@@ -12,6 +12,7 @@ import msgspec
 from pagefall.cache.conservation import check_conservation
 from pagefall.cache.errors import ConservationError, LeaseError
 from pagefall.cache.eviction import policy_named
+from pagefall.cache.host_tier import HostPin, HostTier
 from pagefall.cache.keys import token_bytes
 from pagefall.cache.lease import Lease
 from pagefall.cache.pool import PagePool
@@ -30,21 +31,30 @@ sequence lies in 57 runs, with 1/64 of the pool in 30, with 1/16 in 9.
 class Match(msgspec.Struct, frozen=True):
     """The longest cached prefix of a prompt, in whole pages; at least the prompt's last token is left to compute.
 
-    `num_unpinned_pages` of it are held by no lease: opening one takes them out of `num_available`.
+    `num_tokens` are on the device; `num_unpinned_pages` of it are held by no lease: opening one takes them out of
+    `num_available`. `num_host_tokens` more, behind them, are on the host alone.
     """
 
     num_tokens: int
     num_unpinned_pages: int
+    num_host_tokens: int = 0
 
 
 class PrefixCache:
     """Matches prompts, leases pages, evicts. `root` is a `root_key`; `now` are seconds of one clock of the caller's.
 
-    A disabled cache (`enabled=False`) leases pages and matches nothing.
+    A disabled cache (`enabled=False`) leases pages and matches nothing. `host` is None without a host tier
+    (`num_host_pages` 0).
     """
 
     def __init__(
-        self, *, num_pages: int, page_size: int, eviction_policy: EvictionPolicyName, enabled: bool = True
+        self,
+        *,
+        num_pages: int,
+        page_size: int,
+        eviction_policy: EvictionPolicyName,
+        enabled: bool = True,
+        num_host_pages: int = 0,
     ) -> None:
         if page_size < 1:
             raise ValueError(f"a page cannot have {page_size} tokens")
@@ -53,7 +63,8 @@ class PrefixCache:
         self._page_size = page_size
         self._enabled = enabled
         self._pool = PagePool(num_pages)
-        self._tree = RadixTree(page_size, policy_named(eviction_policy))
+        self._tree = RadixTree(page_size, policy_named(eviction_policy), extends_leaves=not num_host_pages)
+        self.host = HostTier(self._tree, num_pages=num_host_pages) if num_host_pages else None
         self._leases: set[Lease] = set()
         self._num_reserve_pages = num_pages // _RESERVE_DIVISOR
 
@@ -65,7 +76,19 @@ class PrefixCache:
     def match(self, root: bytes, token_ids: TokenIds) -> Match:
         """What `open` would find now. Changes nothing; O(pages of the prompt)."""
         found = self._tree.find(root, self._matchable(token_ids))
-        return Match(found.num_pages * self._page_size, found.num_unpinned_pages)
+        return Match(
+            found.num_pages * self._page_size, found.num_unpinned_pages, found.num_host_pages * self._page_size
+        )
+
+    def pin_host_match(self, lease: Lease, root: bytes, token_ids: TokenIds, *, now: float) -> HostPin | None:
+        """Pins what the host alone has of the prompt behind the pages that `lease` was opened on.
+
+        Pages `[lease.num_shared_pages, ... + pin.num_pages)` of the sequence. None without a host tier or such pages.
+        """
+        self._require_open(lease)
+        if self.host is None:
+            return None
+        return self.host.pin_match(root, self._matchable(token_ids), now=now)
 
     def open(self, root: bytes, token_ids: TokenIds, *, now: float, priority: int = 0) -> Lease:
         """Starts a lease on the cached prefix of the prompt `token_ids`, and records the hit.
@@ -139,7 +162,7 @@ class PrefixCache:
         lease.clear()
 
     def flush(self, now: float) -> int:
-        """Drops every cached page that no lease pins and returns how many; they do not count as evicted.
+        """Drops the device copy of every page that nothing pins and returns how many; they do not count as evicted.
 
         `now` stamps every transition alike; this one does not depend on it.
         """
@@ -162,7 +185,10 @@ class PrefixCache:
 
         Linear in the size of the pool: for tests, and for a production server when it is idle.
         """
-        check_conservation(self.stats(), self._pool, self._tree, self._leases)
+        paths = [] if self.host is None else self.host.offload_paths()
+        check_conservation(self.stats(), self._pool, self._tree, self._leases, paths)
+        if self.host is not None:
+            self.host.check(list(self._tree.nodes()))
 
     def _matchable(self, token_ids: TokenIds) -> bytes:
         """Token bytes of the whole pages of a prompt that may come from the cache."""

@@ -75,7 +75,7 @@ def cut_a_pinned_path(cache: PrefixCache, lease: Lease, leaf: Node) -> None:
         (miscount_leased_pages, r"the books say .*leased=2.* the recount .*leased=1"),
         (forget_a_pin, "a node counts 0 pins, but 1 leases"),
         (read_other_pages_than_the_path_s, "a lease reads 2 shared pages"),
-        (forget_an_evictable_leaf, "1 leaves are evictable, 0 are in the index"),
+        (forget_an_evictable_leaf, "1 and 0 leaves of device and host are evictable, 0 and 0"),
         (file_a_node_under_another_key, "a child is filed under"),
         (lose_tokens, "a node of 1 pages has 20 bytes of tokens"),
         (keep_an_unused_root, "root 756e75736564 is empty"),
