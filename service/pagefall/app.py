@@ -168,7 +168,7 @@ def _load(config: ServeConfig) -> tuple[PagedModel, Tokenizer]:
         chat_template=config.model.chat_template,
         **location.keywords(),
     )
-    return load(spec, config.cache, config.scheduler, compile=config.model.compile), tokenizer
+    return load(spec, config.cache, config.scheduler, config.tiers, compile=config.model.compile), tokenizer
 
 
 def _start_report(info: ModelInfo, url: str) -> str:

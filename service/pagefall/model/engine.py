@@ -7,7 +7,7 @@ import time
 import msgspec
 import torch
 
-from pagefall.config import CacheConfig, CompileMode, SchedulerConfig
+from pagefall.config import CacheConfig, CompileMode, SchedulerConfig, TierConfig
 from pagefall.messages import StepPlan, StepResult
 from pagefall.model.attention import PagedAttention
 from pagefall.model.forward import Forward, choose_forward
@@ -31,12 +31,15 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PagedModel:
-    """Weights, the device's KV pool and the sampler. Not thread-safe: the model runner's thread owns it."""
+    """Weights, the device's KV pool and the sampler. Not thread-safe: the model runner's thread owns it.
+
+    Others may copy pages of `kv_pool` that no step writes meanwhile.
+    """
 
     def __init__(self, info: ModelInfo, forward: Forward, kv_pool: KVPool, scripted: Scripted) -> None:
         self.info = info
+        self.kv_pool = kv_pool
         self._forward = forward
-        self._kv_pool = kv_pool
         self._scripted = scripted
         self._sampler = Sampler(info.spec.vocab_size, info.spec.device)
 
@@ -52,7 +55,7 @@ class PagedModel:
         # Scripts run as they are: torch's optimizer of scripts stops for half a second now and then, and gains nothing.
         with torch.inference_mode(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
             layout = StepLayout(plan.sequences, page_size=self.info.page_size, device=self.info.spec.device)
-            logits = self._forward(layout, PagedAttention(layout, self._kv_pool, self._scripted))[: layout.num_logits]
+            logits = self._forward(layout, PagedAttention(layout, self.kv_pool, self._scripted))[: layout.num_logits]
             computed = time.perf_counter()
             sampling = [sequence for sequence in plan.sequences if sequence.sampling is not None]
             chosen = iter(self._sampler.sample(logits, sampling) if sampling else ())
@@ -68,7 +71,9 @@ _PLAIN_WEIGHTS_DIVISOR = 8
 """A second copy of the weights is kept where it takes at most one in so many bytes of the memory that is free."""
 
 
-def load(spec: ModelSpec, cache: CacheConfig, scheduler: SchedulerConfig, *, compile: CompileMode) -> PagedModel:
+def load(
+    spec: ModelSpec, cache: CacheConfig, scheduler: SchedulerConfig, tiers: TierConfig, *, compile: CompileMode
+) -> PagedModel:
     """Load the weights, choose a forward, allocate the pool.
 
     Raises `ModelError` or `ConfigError`, each one line, before the heavy part wherever it can be known before.
@@ -84,7 +89,7 @@ def load(spec: ModelSpec, cache: CacheConfig, scheduler: SchedulerConfig, *, com
         keeps_plain_weights=spec.weights_bytes * _PLAIN_WEIGHTS_DIVISOR <= free_memory(spec.device),
     )
     del model  # the fused forward holds what it needs
-    pool = size_kv_pool(spec, cache, scheduler, kv_itemsize=itemsize, free_bytes=free_memory(spec.device))
+    pool = size_kv_pool(spec, cache, scheduler, tiers, kv_itemsize=itemsize, free_bytes=free_memory(spec.device))
     kv_pool = KVPool(
         spec.layers, num_pages=pool.num_pages, page_size=cache.page_size, dtype=spec.dtype, device=spec.device
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from pagefall.config import CacheConfig, SchedulerConfig
+from pagefall.config import CacheConfig, SchedulerConfig, TierConfig
 from pagefall.errors import ConfigError, ModelError
 from pagefall.model.spec import ModelSpec
 
@@ -42,13 +42,20 @@ def free_memory(device: torch.device) -> int:
 
 
 def size_kv_pool(
-    spec: ModelSpec, cache: CacheConfig, scheduler: SchedulerConfig, *, kv_itemsize: int, free_bytes: int
+    spec: ModelSpec,
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+    tiers: TierConfig,
+    *,
+    kv_itemsize: int,
+    free_bytes: int,
 ) -> PoolSize:
     """Pages for `--max-total-tokens` tokens, else for a fraction of `free_bytes` (what the weights have left over).
 
     `kv_itemsize` is the bytes of one number of the KV dtype. More than `--max-running-requests` full contexts can
-    never be in use at once, so the fraction stops there. Raises `ConfigError` for a `--max-total-tokens` that holds no
-    page or does not fit, `ModelError` where not even one page fits.
+    never be in use at once, so the fraction stops there. Where the device's memory is the host's, the host pool that
+    `tiers` asks for comes out of the fraction. Raises `ConfigError` for a `--max-total-tokens` that holds no page or
+    does not fit and for a `--hicache-size` that leaves no page, `ModelError` where not even one page fits.
     """
     page_bytes = cache.page_size * spec.kv_bytes_per_token(kv_itemsize)
     if cache.max_total_tokens is not None:
@@ -68,8 +75,15 @@ def size_kv_pool(
         fraction = cache.mem_fraction_static
         if fraction is None:
             fraction = _DEFAULT_FRACTION.get(spec.device.type, _DEFAULT_FRACTION_SHARED)
+        both_bytes = int(free_bytes * fraction)
         most = scheduler.max_running_requests * math.ceil(spec.context_length / cache.page_size)
-        num_pages = min(int(free_bytes * fraction) // page_bytes, most)
+        num_pages = min(_device_part(both_bytes, tiers, spec.device) // page_bytes, most)
+        if num_pages < 1 <= both_bytes // page_bytes:
+            raise ConfigError(
+                f"{_host_pool_flag(tiers)} leaves no page ({_gib(page_bytes)}) for the device pool: both come out of "
+                f"{_gib(both_bytes)}, {fraction:.0%} of the {_gib(free_bytes)} free on {spec.device}. Lower it, raise "
+                f"--mem-fraction-static or pass --max-total-tokens."
+            )
         if num_pages < 1:
             raise ModelError(
                 f"{spec.served_name} leaves no room for its key/value cache: one page takes {_gib(page_bytes)}, "
@@ -82,6 +96,21 @@ def size_kv_pool(
         num_bytes=num_pages * page_bytes,
         context_length=min(spec.context_length, num_tokens),
     )
+
+
+def _device_part(num_bytes: int, tiers: TierConfig, device: torch.device) -> int:
+    """What of `num_bytes` is the device pool's."""
+    if not tiers.enable_hierarchical_cache or device.type == "cuda":
+        return num_bytes
+    if tiers.hicache_size is not None:
+        return num_bytes - int(tiers.hicache_size * 10**9)
+    return int(num_bytes / (1 + tiers.hicache_ratio))
+
+
+def _host_pool_flag(tiers: TierConfig) -> str:
+    if tiers.hicache_size is not None:
+        return f"--hicache-size {tiers.hicache_size:g}"
+    return f"--hicache-ratio {tiers.hicache_ratio:g}"
 
 
 def check_weights_fit(spec: ModelSpec, free_bytes: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pagefall.config import CacheConfig, SchedulerConfig
+from pagefall.config import CacheConfig, SchedulerConfig, TierConfig
 from pagefall.errors import ConfigError, ModelError
 from pagefall.model.kv_pool import KVPool, LayerShape
 from pagefall.model.location import ModelLocation
@@ -17,6 +17,7 @@ from pagefall.model.spec import ModelSpec
 LAYERS = (LayerShape(2, 16, 8), LayerShape(4, 8, 8))
 BYTES_PER_TOKEN = 2 * (2 * 24 + 4 * 16)
 SCHEDULER = SchedulerConfig(max_running_requests=4)
+NO_TIERS = TierConfig()
 
 
 def spec(*, context_length: int = 1000, weights_bytes: int = 0, device: str = "cpu") -> ModelSpec:
@@ -40,27 +41,35 @@ def spec(*, context_length: int = 1000, weights_bytes: int = 0, device: str = "c
 def test_a_tokens_bytes_are_those_the_pool_allocates() -> None:
     pool = KVPool(LAYERS, num_pages=3, page_size=16, dtype=torch.bfloat16, device=torch.device("cpu"))
     size = size_kv_pool(
-        spec(), CacheConfig(max_total_tokens=48), SCHEDULER, kv_itemsize=torch.bfloat16.itemsize, free_bytes=2**30
+        spec(),
+        CacheConfig(max_total_tokens=48),
+        SCHEDULER,
+        NO_TIERS,
+        kv_itemsize=torch.bfloat16.itemsize,
+        free_bytes=2**30,
     )
     assert (size.num_pages, size.num_tokens, size.num_bytes) == (3, 48, pool.num_bytes)
     assert size.num_bytes == 48 * BYTES_PER_TOKEN
 
 
 def test_max_total_tokens_is_rounded_down_to_pages_and_limits_the_context() -> None:
-    size = size_kv_pool(spec(), CacheConfig(max_total_tokens=500), SCHEDULER, kv_itemsize=2, free_bytes=2**30)
+    size = size_kv_pool(spec(), CacheConfig(max_total_tokens=500), SCHEDULER, NO_TIERS, kv_itemsize=2, free_bytes=2**30)
     assert (size.num_pages, size.num_tokens, size.context_length) == (31, 496, 496)
-    size = size_kv_pool(spec(), CacheConfig(max_total_tokens=5000), SCHEDULER, kv_itemsize=2, free_bytes=2**30)
+    size = size_kv_pool(
+        spec(), CacheConfig(max_total_tokens=5000), SCHEDULER, NO_TIERS, kv_itemsize=2, free_bytes=2**30
+    )
     assert (size.num_tokens, size.context_length) == (4992, 1000)
 
 
 def test_max_total_tokens_below_a_page_or_beyond_memory_is_refused_with_the_numbers() -> None:
     with pytest.raises(ConfigError, match="--max-total-tokens 15 is less than one page"):
-        size_kv_pool(spec(), CacheConfig(max_total_tokens=15), SCHEDULER, kv_itemsize=2, free_bytes=2**30)
+        size_kv_pool(spec(), CacheConfig(max_total_tokens=15), SCHEDULER, NO_TIERS, kv_itemsize=2, free_bytes=2**30)
     with pytest.raises(ConfigError, match=r"pass at most 1600\."):
         size_kv_pool(
             spec(),
             CacheConfig(max_total_tokens=10_000),
             SCHEDULER,
+            NO_TIERS,
             kv_itemsize=2,
             free_bytes=1610 * BYTES_PER_TOKEN,
         )
@@ -72,6 +81,7 @@ def test_the_pool_takes_its_fraction_of_what_is_free(device: str, fraction: floa
         spec(device=device),
         CacheConfig(page_size=1, mem_fraction_static=fraction),
         SCHEDULER,
+        NO_TIERS,
         kv_itemsize=2,
         free_bytes=1000 * BYTES_PER_TOKEN,
     )
@@ -79,13 +89,56 @@ def test_the_pool_takes_its_fraction_of_what_is_free(device: str, fraction: floa
 
 
 def test_the_pool_is_no_larger_than_every_running_request_at_full_length() -> None:
-    size = size_kv_pool(spec(), CacheConfig(), SCHEDULER, kv_itemsize=2, free_bytes=2**40)
+    size = size_kv_pool(spec(), CacheConfig(), SCHEDULER, NO_TIERS, kv_itemsize=2, free_bytes=2**40)
     assert size.num_pages == 4 * 63  # 1,000 tokens need 63 pages of 16
 
 
 def test_a_pool_of_no_page_is_refused_with_the_numbers() -> None:
     with pytest.raises(ModelError, match=r"30% of the 0\.00 GiB free on cpu"):
-        size_kv_pool(spec(), CacheConfig(), SCHEDULER, kv_itemsize=2, free_bytes=16 * BYTES_PER_TOKEN)
+        size_kv_pool(spec(), CacheConfig(), SCHEDULER, NO_TIERS, kv_itemsize=2, free_bytes=16 * BYTES_PER_TOKEN)
+
+
+@pytest.mark.parametrize(
+    ("tiers", "device", "num_tokens"),
+    [
+        (TierConfig(enable_hierarchical_cache=True, hicache_ratio=4.0), "cpu", 1000),
+        (TierConfig(enable_hierarchical_cache=True, hicache_ratio=4.0), "mps", 1000),
+        (TierConfig(enable_hierarchical_cache=True, hicache_ratio=4.0), "cuda", 5000),
+        (TierConfig(enable_hierarchical_cache=True, hicache_size=2000 * BYTES_PER_TOKEN / 1e9), "cpu", 3000),
+        (TierConfig(enable_hierarchical_cache=True, hicache_size=2000 * BYTES_PER_TOKEN / 1e9), "cuda", 5000),
+        (TierConfig(hicache_ratio=4.0), "cpu", 5000),
+    ],
+)
+def test_where_memory_is_shared_the_host_pool_comes_out_of_the_fraction(
+    tiers: TierConfig, device: str, num_tokens: int
+) -> None:
+    size = size_kv_pool(
+        spec(device=device, context_length=2000),
+        CacheConfig(page_size=1, mem_fraction_static=0.5),
+        SCHEDULER,
+        tiers,
+        kv_itemsize=2,
+        free_bytes=10_000 * BYTES_PER_TOKEN,
+    )
+    assert size.num_tokens == pytest.approx(num_tokens, abs=1)
+
+
+def test_with_max_total_tokens_the_host_pool_takes_nothing_from_the_device_pool() -> None:
+    tiers = TierConfig(enable_hierarchical_cache=True)
+    size = size_kv_pool(spec(), CacheConfig(max_total_tokens=480), SCHEDULER, tiers, kv_itemsize=2, free_bytes=2**20)
+    assert size.num_tokens == 480
+
+
+@pytest.mark.parametrize(
+    ("tiers", "flag"),
+    [
+        (TierConfig(enable_hierarchical_cache=True, hicache_size=0.5), "--hicache-size 0.5"),
+        (TierConfig(enable_hierarchical_cache=True, hicache_ratio=1e9), r"--hicache-ratio 1e\+09"),
+    ],
+)
+def test_a_host_pool_that_leaves_the_device_no_page_is_refused_with_the_fix(tiers: TierConfig, flag: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{flag} leaves no page .* 0\.30 GiB, 30% of the 1\.00 GiB free on cpu"):
+        size_kv_pool(spec(), CacheConfig(), SCHEDULER, tiers, kv_itemsize=2, free_bytes=2**30)
 
 
 def test_weights_that_do_not_fit_are_refused_with_the_numbers() -> None:
