@@ -17,6 +17,7 @@ import msgspec
 
 from pagefall.bench.prompts import Prompt, Prompts, TextPrompts, TokenPrompts
 from pagefall.errors import PagefallError
+from pagefall.messages import Tier
 
 _OPTIONAL_FIELDS: tuple[tuple[str, Any], ...] = (
     ("stream_options", {"include_usage": True}),
@@ -36,12 +37,16 @@ class RefusedError(PagefallError):
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """One streamed answer. Times are seconds of one monotonic clock, an arrival for each event that carried output.
 
-    `num_output_tokens` is the server's count where it reports usage, else the number of arrivals.
+    `num_output_tokens` is the server's count where it reports usage, else the number of arrivals. What the usage does
+    not say is None: other servers have no tiers, and some count cached tokens only when started with a flag for it.
     """
 
     sent_at: float
     arrivals: tuple[float, ...]
     num_output_tokens: int
+    num_prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    cached_tokens_by_tier: dict[Tier, int] | None = None
 
     @property
     def ttft_seconds(self) -> float:
@@ -57,9 +62,15 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
+class _PromptTokensDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+    cached_tokens_by_tier: dict[Tier, int] | None = None
+
+
 class _Usage(msgspec.Struct):
     prompt_tokens: int
     completion_tokens: int
+    prompt_tokens_details: _PromptTokensDetails | None = None
 
 
 class _Chunk(msgspec.Struct):
@@ -73,9 +84,9 @@ class CompletionClient:
 
     def __init__(self, http: httpx.AsyncClient, model: str, prompts: Prompts, fields: dict[str, Any]) -> None:
         """`http` has the server as its base URL; `fields` go into every request."""
+        self.http = http
         self.model = model
         self.prompts = prompts
-        self._http = http
         self._fields = fields
 
     async def stream(
@@ -90,7 +101,7 @@ class CompletionClient:
         usage: _Usage | None = None
         sent_at = time.perf_counter()
         try:
-            async with self._http.stream("POST", "/v1/completions", json=body | self._fields) as response:
+            async with self.http.stream("POST", "/v1/completions", json=body | self._fields) as response:
                 await _raise_for_status(response)
                 async for line in response.aiter_lines():
                     now = time.perf_counter()
@@ -102,13 +113,17 @@ class CompletionClient:
                     if not keep_going(len(arrivals)):
                         break
         except httpx.HTTPError as error:
-            raise PagefallError(f"{self._http.base_url}: {error or type(error).__name__}") from error
+            raise PagefallError(f"{self.http.base_url}: {error or type(error).__name__}") from error
         if not arrivals:
-            raise PagefallError(f"{self._http.base_url}: the stream ended without output")
+            raise PagefallError(f"{self.http.base_url}: the stream ended without output")
+        details = (usage and usage.prompt_tokens_details) or _PromptTokensDetails()
         return Trace(
             sent_at=sent_at,
             arrivals=tuple(arrivals),
             num_output_tokens=usage.completion_tokens if usage else len(arrivals),
+            num_prompt_tokens=usage.prompt_tokens if usage else None,
+            cached_tokens=details.cached_tokens,
+            cached_tokens_by_tier=details.cached_tokens_by_tier,
         )
 
 

@@ -8,14 +8,14 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-Statistic = Literal["median", "p99"]
+Statistic = Literal["median", "mean", "p95", "p99", "max"]
 
 
 class Row(msgspec.Struct, frozen=True):
     """What one line of the report is about, and the statistic that sums its samples up."""
 
     name: str
-    unit: Literal["ms", "tok/s"]
+    unit: Literal["ms", "tok/s", "req/s", "tokens", "%"]
     statistic: Statistic = "median"
 
 
@@ -33,21 +33,25 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 def summarise(samples: Sequence[float], statistic: Statistic) -> float:
-    """The median or the 99th percentile of at least one sample, between neighbours by linear interpolation."""
-    return float(np.percentile(samples, 50 if statistic == "median" else 99))
+    """The statistic of at least one sample; percentiles lie between neighbours by linear interpolation."""
+    match statistic:
+        case "mean":
+            return float(np.mean(samples))
+        case "median" | "p95" | "p99" | "max":
+            return float(np.percentile(samples, {"median": 50, "p95": 95, "p99": 99, "max": 100}[statistic]))
 
 
 def table(figures: Sequence[Figure], targets: Sequence[str]) -> str:
     """The figures as lines of text, then each note once, with the first row that it is about.
 
-    With two targets there is a column with the first one's value over the second's.
+    With several targets there is a column for each but the last, with its value over the last one's.
     """
-    rows = [["", *targets, *(["/".join(targets)] if len(targets) == 2 else []), "unit"]]
+    *others, last = targets
+    rows = [["", *targets, *(f"{target}/{last}" for target in others), "unit"]]
     for figure in figures:
-        values = [figure.value(target) for target in targets]
-        cells = ["-" if value is None else _round(value) for value in values]
-        if len(values) == 2:
-            cells.append("-" if values[0] is None or not values[1] else f"{values[0] / values[1]:.2f}")
+        *values, base = [figure.value(target) for target in targets]
+        cells = ["-" if value is None else _round(value) for value in (*values, base)]
+        cells += ["-" if value is None or not base else f"{value / base:.2f}" for value in values]
         rows.append([figure.row.name, *cells, figure.row.unit])
     notes: dict[tuple[str, str], str] = {}
     for figure in figures:
@@ -66,8 +70,10 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def to_json(figures: Sequence[Figure], targets: Mapping[str, str], settings: object) -> bytes:
-    """Everything that was measured, every sample included. `targets` says what each label stands for."""
+def to_json(figures: Sequence[Figure], targets: Mapping[str, str], settings: object, **more: object) -> bytes:
+    """Everything that was measured, every sample included. `targets` says what each label stands for, `more` are
+    further entries of the document.
+    """
     document = {
         "settings": settings,
         "targets": dict(targets),
@@ -82,10 +88,11 @@ def to_json(figures: Sequence[Figure], targets: Mapping[str, str], settings: obj
             }
             for figure in figures
         ],
+        **more,
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2)
 
 
 def _round(value: float) -> str:
     """Three significant digits, and every digit in front of the point."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
+    return f"{value:,.0f}" if value >= 100 or value == 0 else f"{value:#.3g}"

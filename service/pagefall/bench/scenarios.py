@@ -10,6 +10,7 @@ import anyio
 import msgspec
 
 from pagefall.bench.client import CompletionClient, Trace
+from pagefall.bench.prompts import Prompt
 from pagefall.bench.report import Row
 
 T = TypeVar("T")
@@ -64,32 +65,9 @@ def throughput(concurrency: int, input_tokens: int, output_tokens: int) -> Scena
 
 def interference(long_tokens: int, input_tokens: int) -> Scenario:
     """A stream runs while a long prompt is read: the worst gap in the stream, and the long prompt's own TTFT."""
-    head_start, longest_stream = 8, 1024
 
     async def run(client: CompletionClient) -> tuple[Samples, ...]:
-        stream_runs, long_is_read = anyio.Event(), anyio.Event()
-
-        def keep_going(num_arrivals: int) -> bool:
-            if num_arrivals == head_start:
-                stream_runs.set()
-            return not long_is_read.is_set()
-
-        async def stream() -> Trace:
-            prompt = client.prompts.make(input_tokens)
-            try:
-                return await client.stream(prompt, max_tokens=longest_stream, keep_going=keep_going)
-            finally:
-                stream_runs.set()  # a stream that ends or fails early must not leave the other waiting
-
-        async def long() -> Trace:
-            prompt = client.prompts.make(long_tokens)
-            await stream_runs.wait()
-            try:
-                return await client.stream(prompt, max_tokens=1)
-            finally:
-                long_is_read.set()
-
-        running, read = await together(stream, long)
+        running, read = await beside_a_stream(client, client.prompts.make(long_tokens), input_tokens=input_tokens)
         return worst_gap(running, read), (_ms(read.ttft_seconds),)
 
     return Scenario(
@@ -101,16 +79,63 @@ def interference(long_tokens: int, input_tokens: int) -> Scenario:
     )
 
 
+async def beside_a_stream(
+    client: CompletionClient, prompt: Prompt, *, input_tokens: int, head_start: int = 8
+) -> tuple[Trace, Trace]:
+    """`prompt` is read while another answer is written: the traces of the stream and of the read.
+
+    The stream, over a new prompt of `input_tokens`, has made `head_start` tokens when `prompt` is sent, and hangs up
+    after its first token.
+    """
+    longest_stream = 1024
+    stream_runs, prompt_is_read = anyio.Event(), anyio.Event()
+
+    def keep_going(num_arrivals: int) -> bool:
+        if num_arrivals >= head_start:
+            stream_runs.set()
+        return not prompt_is_read.is_set()
+
+    async def stream() -> Trace:
+        try:
+            return await client.stream(
+                client.prompts.make(input_tokens), max_tokens=longest_stream, keep_going=keep_going
+            )
+        finally:
+            stream_runs.set()  # a stream that ends or fails early must not leave the other waiting
+
+    async def read() -> Trace:
+        await stream_runs.wait()
+        try:
+            return await client.stream(prompt, max_tokens=1)
+        finally:
+            prompt_is_read.set()
+
+    running, reading = await together(stream, read)
+    return running, reading
+
+
 def worst_gap(running: Trace, read: Trace) -> Samples:
     """The longest pause of `running`, in ms, that touches the time from `read`'s sending to its first token.
 
     No sample when `running` ended before that: it was over too soon, or the server serves one request at a time.
     """
+    gaps = gaps_beside(running, read)
+    return (max(gaps),) if gaps else ()
+
+
+def gaps_beside(running: Trace, read: Trace) -> Samples:
+    """The pauses of `running`, in ms, that touch that time; none when `running` ended before it did."""
     first_token_at = read.arrivals[0]
     if running.arrivals[-1] < first_token_at:
         return ()
     pairs = itertools.pairwise(running.arrivals)
-    return (_ms(max(after - before for before, after in pairs if after > read.sent_at and before < first_token_at)),)
+    return tuple(_ms(after - before) for before, after in pairs if after > read.sent_at and before < first_token_at)
+
+
+def gaps_before(running: Trace, read: Trace) -> Samples:
+    """The pauses of `running`, in ms, that were over when `read` was sent."""
+    pairs = itertools.pairwise(running.arrivals)
+    return tuple(_ms(after - before) for before, after in pairs if after <= read.sent_at)
 
 
 async def together(*calls: Callable[[], Awaitable[T]]) -> list[T]:

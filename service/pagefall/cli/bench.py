@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
 
 from pagefall.bench.control_plane import ControlPlaneBenchConfig, bench_control_plane
 from pagefall.bench.engine import EngineBenchConfig, bench_engine
+from pagefall.bench.workload_bench import (
+    MultiTurnConfig,
+    SharedPrefixConfig,
+    bench_multi_turn,
+    bench_shared_prefix,
+)
 from pagefall.cli.flags import Flag, FlagTable, Group, nearest
 from pagefall.cli.parser import build_config, parse_arguments
+from pagefall.cli.workload_flags import MULTI_TURN_FLAGS, SHARED_PREFIX_FLAGS
 from pagefall.errors import ConfigError
+
+C = TypeVar("C", bound=msgspec.Struct)
 
 ENGINE_FLAGS = FlagTable(
     program="pagefall bench engine",
@@ -73,10 +85,14 @@ def bench(argv: Sequence[str]) -> int:
     match name:
         case "engine":
             return bench_engine(parse_engine(flags, os.environ))
+        case "multi-turn":
+            return bench_multi_turn(_parse(MULTI_TURN_FLAGS, MultiTurnConfig, flags))
+        case "shared-prefix":
+            return bench_shared_prefix(_parse(SHARED_PREFIX_FLAGS, SharedPrefixConfig, flags))
         case "control-plane":
             return bench_control_plane(parse_control_plane(flags, os.environ))
         case _:
-            alike = nearest(name, ["engine", "control-plane"])
+            alike = nearest(name, ["engine", "multi-turn", "shared-prefix", "control-plane"])
             raise ConfigError(f"bench {name}: unknown; " + (f"did you mean {alike}?" if alike else "see --help"))
 
 
@@ -94,3 +110,8 @@ def parse_control_plane(argv: Sequence[str], environ: Mapping[str, str]) -> Cont
     given = parse_arguments(CONTROL_PLANE_FLAGS, argv, environ)
     config: ControlPlaneBenchConfig = build_config(CONTROL_PLANE_FLAGS, ControlPlaneBenchConfig, given)
     return config
+
+
+def _parse(table: FlagTable, config: type[C], argv: Sequence[str]) -> C:
+    parsed: C = build_config(table, config, parse_arguments(table, argv, os.environ))
+    return parsed

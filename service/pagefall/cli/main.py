@@ -16,6 +16,8 @@ An OpenAI-compatible LLM server whose prefix cache does not end at the GPU.
 commands:
   serve                serve a model; without flags the embedded one, on port 30000
   bench engine         time a running server, alone or against a peer
+  bench multi-turn     conversations that grow: latency, throughput and hit rate, tiers on against off
+  bench shared-prefix  questions under few system prompts: the same, cache on against off
   bench control-plane  time the scheduler and the prefix cache, without a model
 
   pagefall COMMAND --help   the flags of a command
