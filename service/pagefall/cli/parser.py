@@ -102,6 +102,11 @@ def say_unknown(table: FlagTable, name: str, *, dashes: str) -> str:
     return f"unknown; did you mean {dashes}{alike}?" if alike else f"unknown; see {table.program} --help"
 
 
+def contradiction(given: GivenValues, first: str, second: str, reason: str) -> ConfigError:
+    """The error for two flags that make no sense together."""
+    return ConfigError(f"{given[first].source} contradicts {given[second].source}: {reason}; give one of them")
+
+
 def _unknown_argument(table: FlagTable, extra: Sequence[str]) -> str:
     flag = next((argument for argument in extra if argument.startswith("-")), None)
     if flag is None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pagefall.cli.config_file import read_config_file
-from pagefall.cli.parser import Given, GivenValues, build_config, parse_arguments
+from pagefall.cli.parser import Given, GivenValues, build_config, contradiction, parse_arguments
 from pagefall.cli.serve_flags import SERVE_FLAGS
+from pagefall.cli.tiers import refuse_tier_contradictions, resolve_tiers
 from pagefall.config import ServeConfig
 from pagefall.errors import ConfigError
 
@@ -23,6 +24,7 @@ def parse_serve(argv: Sequence[str], environ: Mapping[str, str]) -> ServeConfig:
         given = {**read_config_file(SERVE_FLAGS, Path(given["config"].value)), **given}
     if "chat-template" in given:
         given = {**given, "chat-template": _template_text(given["chat-template"])}
+    given = resolve_tiers(given)
     config: ServeConfig = build_config(SERVE_FLAGS, ServeConfig, given)
     _refuse_contradictions(given, config)
     return config
@@ -41,12 +43,13 @@ def _template_text(given: Given) -> Given:
 
 def _refuse_contradictions(given: GivenValues, config: ServeConfig) -> None:
     """Values that are fine alone and make no sense together. Only what the user wrote can contradict."""
+    refuse_tier_contradictions(given, config)
     model, cache = config.model, config.cache
     pool_tokens, context_length = cache.max_total_tokens, model.context_length
     if cache.disable_radix_cache and "radix-eviction-policy" in given:
-        raise _contradiction(given, "radix-eviction-policy", "disable-radix-cache", "there is nothing to evict")
+        raise contradiction(given, "radix-eviction-policy", "disable-radix-cache", "there is nothing to evict")
     if pool_tokens is not None and cache.mem_fraction_static is not None:
-        raise _contradiction(given, "mem-fraction-static", "max-total-tokens", "both size the device pool")
+        raise contradiction(given, "mem-fraction-static", "max-total-tokens", "both size the device pool")
     if pool_tokens is not None and pool_tokens < cache.page_size:
         raise ConfigError(
             f"{given['max-total-tokens'].source}: {pool_tokens} tokens hold no page of {cache.page_size}; "
@@ -61,7 +64,3 @@ def _refuse_contradictions(given: GivenValues, config: ServeConfig) -> None:
         raise ConfigError(f"{given['revision'].source}: needs --model-path, the embedded model has one revision")
     if model.revision is not None and model.model_path is not None and Path(model.model_path).exists():
         raise ConfigError(f"{given['revision'].source}: {model.model_path} is local and has no revisions; remove it")
-
-
-def _contradiction(given: GivenValues, first: str, second: str, reason: str) -> ConfigError:
-    return ConfigError(f"{given[first].source} contradicts {given[second].source}: {reason}; give one of them")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagefall.cli.flags import Flag, FlagTable, Group
-from pagefall.config import CacheConfig, HttpConfig, ModelConfig, SchedulerConfig
+from pagefall.config import CacheConfig, HttpConfig, ModelConfig, SchedulerConfig, TierConfig
 
 SERVE_FLAGS = FlagTable(
     program="pagefall serve",
@@ -45,6 +45,42 @@ SERVE_FLAGS = FlagTable(
             ),
         ),
         Group(
+            "Tiers",
+            "tiers",
+            TierConfig,
+            (
+                Flag("enable-hierarchical-cache", "keep pages in host memory too; the other flags here need it"),
+                Flag("hicache-ratio", "size of the host pool as a multiple of the device pool", above=0),
+                Flag(
+                    "hicache-size", "size of the host pool in GB (10^9 bytes); wins over the ratio unless 0", minimum=0
+                ),
+                Flag("hicache-io-backend", "how a GPU copies pages; means nothing on other devices"),
+                Flag("hicache-mem-layout", "accepted for SGLang's sake: host pages are page_first whatever it says"),
+                Flag("hicache-write-policy", "when pages are copied down: at once, once reused, or on eviction"),
+                Flag(
+                    "hicache-selective-hits",
+                    "requests that use a page before write_through_selective copies it",
+                    minimum=1,
+                ),
+                Flag(
+                    "hicache-storage-backend",
+                    "the store under host memory: file, memory or an installed plug-in; absent: none. The folder of "
+                    'file is its "path", PAGEFALL_STORAGE_DIR or SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR',
+                    "NAME",
+                ),
+                Flag("hicache-storage-backend-extra-config", "the store's settings, a JSON object", "JSON|@FILE"),
+                Flag("hicache-storage-prefetch-policy", "how long a request waits for the store; auto: while it gains"),
+                Flag(
+                    "hicache-prefetch-threshold",
+                    "least tokens in no nearer tier for which the store is asked",
+                    minimum=1,
+                ),
+                Flag("hicache-prefetch-timeout-base", "how long policy timeout waits at least", "SECONDS", minimum=0),
+                Flag("hicache-prefetch-timeout-per-ki-token", "and longer for each 1,024 tokens", "SECONDS", minimum=0),
+                Flag("hicache-storage-deadline", "when an operation of the store counts as failed", "SECONDS", above=0),
+            ),
+        ),
+        Group(
             "Scheduler",
             "scheduler",
             SchedulerConfig,
@@ -80,10 +116,10 @@ SERVE_FLAGS = FlagTable(
         Flag("enable-metrics", "Prometheus metrics are served at /metrics"),
     ),
     later=(
-        "enable-hierarchical-cache",
-        "hicache-",
-        "kv-cache-dtype",
+        "disable-hicache-numa-detect",
         "dp-size",
+        "enable-lmcache",
+        "kv-cache-dtype",
         "load-balance-method",
         "speculative-",
         "storage-",

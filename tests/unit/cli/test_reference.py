@@ -5,7 +5,7 @@ from pathlib import Path
 from pagefall.cli.flags import options
 from pagefall.cli.reference import render_reference
 from pagefall.cli.serve_flags import SERVE_FLAGS
-from pagefall.config import CacheConfig, HttpConfig, ModelConfig, SchedulerConfig
+from pagefall.config import CacheConfig, HttpConfig, ModelConfig, SchedulerConfig, TierConfig
 
 
 def test_the_committed_page_is_what_the_table_says() -> None:
@@ -14,5 +14,6 @@ def test_the_committed_page_is_what_the_table_says() -> None:
 
 
 def test_every_config_field_a_user_may_set_has_a_flag() -> None:
-    fields = {f for c in (ModelConfig, CacheConfig, SchedulerConfig, HttpConfig) for f in c.__struct_fields__}
+    parts = (ModelConfig, CacheConfig, TierConfig, SchedulerConfig, HttpConfig)
+    fields = {field for part in parts for field in part.__struct_fields__}
     assert {option.field for option in options(SERVE_FLAGS).values()} == fields

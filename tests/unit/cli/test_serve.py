@@ -86,9 +86,9 @@ def test_cache_report_and_metrics_are_accepted_and_change_nothing() -> None:
         (["--xyzzy"], "--xyzzy: unknown; see pagefall serve --help"),
         (["some/model"], "unexpected argument 'some/model'"),
         (["--port"], "--port: expected one argument"),
-        (["--enable-hierarchical-cache"], "--enable-hierarchical-cache: not supported in this version"),
-        (["--hicache-ratio", "2"], "--hicache-ratio: not supported in this version"),
         (["--kv-cache-dtype", "fp8"], "--kv-cache-dtype: not supported in this version"),
+        (["--disable-hicache-numa-detect"], "--disable-hicache-numa-detect: not supported in this version"),
+        (["--hicache-rato", "2"], "--hicache-rato: unknown; did you mean --hicache-ratio?"),
     ],
 )
 def test_an_unknown_flag_is_one_line_that_names_the_nearest(argv: list[str], words: str) -> None:
@@ -182,7 +182,10 @@ class TestConfigFile:
             ("prot = 1", "prot in FILE: unknown; did you mean port?"),
             ("[http]\nprot = 1", "prot in FILE: unknown; did you mean port?"),
             ('config = "x"', "config in FILE: unknown"),
-            ("[htpt]\nport = 1", "[htpt] in FILE: unknown table; the tables are [model], [cache], [scheduler], [http]"),
+            (
+                "[htpt]\nport = 1",
+                "[htpt] in FILE: unknown table; the tables are [model], [cache], [tiers], [scheduler], [http]",
+            ),
             ("[cache]\nport = 1", "port in FILE: belongs in [http], not in [cache]"),
             ("port = 1\n[http]\nport = 2", "port in FILE: set twice"),
             ('port = "1"', "port in FILE: '1' is not a whole number"),
@@ -190,7 +193,7 @@ class TestConfigFile:
             ("port = 70000", "port in FILE: 70000 is too large"),
             ("trust-remote-code = 1", "trust-remote-code in FILE: 1 is not true or false"),
             ("enable-metrics = false", "enable-metrics in FILE: always on"),
-            ("hicache-ratio = 2.0", "hicache-ratio in FILE: not supported in this version"),
+            ("kv-cache-dtype = 'fp8'", "kv-cache-dtype in FILE: not supported in this version"),
             ("port = ", "--config FILE: not valid TOML"),
             ("disable-radix-cache = true\nradix-eviction-policy = 'lru'", "radix-eviction-policy in FILE contradicts"),
         ],
