@@ -9,7 +9,7 @@
         80      8  payload length in bytes, little-endian u64
         88     16  xxh3-128 of the payload, big-endian as xxhash's `digest()` gives it
        104      8  xxh3-64 of bytes 0 to 103, big-endian: a damaged header is told from a foreign one
-       112     16  zero
+       112     16  zero, and checked to be
 
 The header is exactly `HEADER_BYTES` long so that a pool can keep it in front of each page in memory: a page is then
 written and read in one piece, without a copy.
@@ -59,7 +59,8 @@ def verify(value: memoryview, *, key: bytes, namespace: bytes) -> Hit | Corrupt:
     magic, version, its_key, its_namespace, num_bytes, checksum = _HEADER.unpack_from(value)
     if magic != MAGIC:
         return Corrupt("bad magic")
-    if xxhash.xxh3_64_digest(value[:_CHECKED_BYTES]) != bytes(value[_CHECKED_BYTES : _CHECKED_BYTES + 8]):
+    checked_and_rest = xxhash.xxh3_64_digest(value[:_CHECKED_BYTES]) + _ZEROS
+    if value[_CHECKED_BYTES:HEADER_BYTES] != checked_and_rest:
         return Corrupt("damaged header")
     if version != FORMAT_VERSION:
         return Corrupt("version")

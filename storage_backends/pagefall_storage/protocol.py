@@ -2,10 +2,13 @@
 
 A *key* is a name: ASCII, 1 to 120 characters out of `a-z`, `0-9`, `-`, `/`, no empty part between slashes
 (`<namespace>/<page key>`). A *value* is opaque bytes, header and payload together (see `page_format`): the backend
-neither reads nor checks them, the caller does, after every read. Backends store, find, replace and forget.
+neither reads nor checks them, the caller does, after every read. Backends store, find, replace and forget. A key stands
+for one content: a backend may take a value of the same length for the same, so a caller that finds one damaged deletes
+it.
 
 The caller owns deadlines, retries and the circuit breaker: a backend never retries and never waits on purpose. What can
-be expected (not there, damaged, full, unreachable) is an outcome, a value; an exception is a bug of the backend.
+be expected (not there, damaged, full, unreachable) is an outcome, a value; an exception is a bug. It is the caller's if
+it is `ValueError`, which every method raises for what is not a key, and `get` for more or fewer buffers than keys.
 
 Every method may run at the same time as any other, for the same keys too. Cancelling a method is allowed: it then
 returns only once nothing of it writes to the caller's buffers any more.
@@ -92,7 +95,7 @@ class StorageBackend(Protocol):
         """
 
     async def get(self, keys: Sequence[Key], into: Sequence[memoryview]) -> list[GetOutcome]:
-        """Reads each value straight into its buffer (writable, contiguous, as long as the value should be)."""
+        """Reads each value straight into its buffer: writable, contiguous, of bytes, as long as the value should be."""
 
     async def put(self, items: Sequence[PutItem]) -> list[PutOutcome]:
         """Stores each value so that readers see all of it or nothing, replacing one of another length."""

@@ -1,0 +1,352 @@
+"""The store in a folder: local NVMe, or a file system that several servers share.
+
+One file per value (`file_layout`), written aside and renamed (`file_io`, `file_temp`), read straight into the caller's
+buffers by a few threads (`file_threads`). What is there and what must go is decided on the event loop (`file_index`);
+threads touch files, never the index.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from pagefall_storage.config import ByteSize, parse_config
+from pagefall_storage.errors import StorageConfigError, StorageError
+from pagefall_storage.file_index import Index, LruValues
+from pagefall_storage.file_io import Write, read_value, remove_value, stored_bytes, touch_if_stored, write_value
+from pagefall_storage.file_layout import Layout
+from pagefall_storage.file_rescan import RescanSchedule
+from pagefall_storage.file_temp import TempFolder, clean_up
+from pagefall_storage.file_threads import FileThreads, Stop
+from pagefall_storage.keys import check_keys
+from pagefall_storage.protocol import (
+    Failed,
+    GetOutcome,
+    Hit,
+    Key,
+    Miss,
+    PutItem,
+    PutOutcome,
+    Stored,
+    StoredValue,
+    Usage,
+)
+
+logger = logging.getLogger(__name__)
+
+PATH_VARIABLES: Final = ("PAGEFALL_STORAGE_DIR", "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR")
+_STOPPED: Final = Failed("error", "the store was closed meanwhile")
+_MAX_WAIT_FOR_SCAN_SECONDS: Final = 1.0
+
+
+class FileConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`path`: the folder, made if it is not there; without it, the first variable of `PATH_VARIABLES` that is set.
+
+    `max_bytes` of values are kept in the folder, those used last, whichever process wrote them; None: no quota. Lengths
+    of files count, not blocks. `min_free_bytes` of the file system stay free: values are evicted for that, and where it
+    would not help, nothing is written. None: 1 GiB, or a fiftieth of the file system if that is less.
+    `fsync`: a value is stored only once it is on the disk.
+    """
+
+    path: str | None = None
+    max_bytes: ByteSize | None = None
+    min_free_bytes: ByteSize | None = None
+    fsync: bool = False
+    num_threads: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
+
+
+async def open_file(config: Mapping[str, object], *, value_bytes: int | None) -> FileBackend:
+    """The factory of the backend `file`. Raises `StorageConfigError`."""
+    parsed = parse_config(config, FileConfig, where='storage backend "file"')
+    path = parsed.path or next(filter(None, map(os.environ.get, PATH_VARIABLES)), None)
+    if path is None:
+        raise StorageConfigError(
+            f'storage backend "file": give {{"path": ...}} in its extra config, or set {PATH_VARIABLES[0]}'
+        )
+    if parsed.max_bytes is not None and value_bytes is not None and parsed.max_bytes < value_bytes:
+        raise StorageConfigError(f"max_bytes: {parsed.max_bytes} is less than one value, {value_bytes} bytes")
+    try:
+        return await asyncio.to_thread(FileBackend, Path(path), parsed)
+    except OSError as error:
+        raise StorageConfigError(f'storage backend "file": cannot use {path}: {error}') from error
+
+
+class FileBackend:
+    """One open folder, used from one event loop. Other processes may have it open too."""
+
+    def __init__(
+        self, root: Path, config: FileConfig, *, write: Write = os.write, schedule: RescanSchedule | None = None
+    ) -> None:
+        """Cleans up after processes that died, and lists the folder. Blocks; raises `OSError`.
+
+        `write` stands in for `os.write`, `schedule` for the usual one.
+        """
+        root = root.absolute()
+        self._layout = Layout(root)
+        self._config = config
+        self._write = write
+        root.mkdir(parents=True, exist_ok=True)
+        clean_up(root)
+        self._temp = TempFolder(root)
+        # Asked through a descriptor, so that the answer is the same file system's even if the folder is removed.
+        self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+        started_at = time.monotonic()
+        values = self._layout.scan() or LruValues()
+        now = time.monotonic()
+        self._schedule = schedule or RescanSchedule(max_bytes=config.max_bytes, now=now, seconds=now - started_at)
+        self._index = Index(values, max_bytes=config.max_bytes, min_free_bytes=self._min_free_bytes())
+        for victim in self._index.trim():
+            remove_value(self._layout.path(victim.key), temp=self._temp)
+
+        self._threads = FileThreads(config.num_threads)
+        self._scan_thread = ThreadPoolExecutor(1, thread_name_prefix="pagefall-file-scan")
+        self._scan: asyncio.Task[None] | None = None
+        self._stop_scan = Stop()
+        self._is_closed = False
+
+    @property
+    def description(self) -> str:
+        quota = "no quota" if self._config.max_bytes is None else f"up to {self._config.max_bytes / 1e9:g} GB"
+        return f"files in {self._layout.root}, {quota}, {len(self._index)} values now"
+
+    async def contains(self, keys: Sequence[Key]) -> int:
+        check_keys(keys)
+        self._check_open()
+        num_known = next((i for i, key in enumerate(keys) if key not in self._index), len(keys))
+        if num_known == len(keys):
+            return num_known
+        return num_known + await self._threads.operate(partial(self._look_for, keys[num_known:]))
+
+    async def get(self, keys: Sequence[Key], into: Sequence[memoryview]) -> list[GetOutcome]:
+        check_keys(keys)
+        wanted = [(self._layout.path(key), buffer) for key, buffer in zip(keys, into, strict=True)]
+        if self._is_closed:
+            return [_STOPPED for _ in keys]
+        return await self._threads.operate(partial(self._get, keys, wanted))
+
+    async def put(self, items: Sequence[PutItem]) -> list[PutOutcome]:
+        check_keys(item.key for item in items)
+        if self._is_closed:
+            return [_STOPPED for _ in items]
+        return await self._threads.operate(partial(self._put, items))
+
+    async def delete(self, keys: Sequence[Key]) -> int:
+        check_keys(keys)
+        self._check_open()
+        return await self._threads.operate(partial(self._delete, keys))
+
+    async def scan(self) -> AsyncIterator[StoredValue]:
+        self._check_open()
+        try:
+            for shard in await asyncio.to_thread(self._layout.shards):
+                for value in await asyncio.to_thread(self._layout.values_in, shard):
+                    yield value
+        except OSError as error:
+            raise StorageError(f"cannot list {self._layout.root}: {error}") from error
+
+    async def usage(self) -> Usage:
+        """As of the last rescan, for what other processes did."""
+        self._check_open()
+        if self._schedule.is_due(now=time.monotonic(), is_evicting=False):
+            await asyncio.shield(self._rescan())
+        return Usage(
+            num_values=len(self._index),
+            num_bytes=self._index.num_bytes,
+            max_bytes=self._config.max_bytes,
+            num_evicted=self._index.num_evicted,
+        )
+
+    async def aclose(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._stop_scan.set()
+        await self._threads.aclose()
+        if self._scan is not None:
+            await asyncio.wait([self._scan])
+        self._scan_thread.shutdown()
+        self._temp.close()
+        os.close(self._root_fd)
+
+    async def _look_for(self, keys: Sequence[Key], stop: Stop) -> int:
+        def find() -> list[StoredValue]:
+            found: list[StoredValue] = []
+            for key in keys:
+                num_bytes = None if stop.is_set() else stored_bytes(self._layout.path(key))
+                if num_bytes is None:
+                    break
+                found.append(StoredValue(key, num_bytes, time.time()))
+            return found
+
+        try:
+            found = await self._threads.run(find)
+        except OSError as error:
+            raise StorageError(f"cannot look into {self._layout.root}: {error}") from error
+        for value in found:
+            self._index.add(value)
+        return len(found)
+
+    async def _get(self, keys: Sequence[Key], wanted: Sequence[tuple[str, memoryview]], stop: Stop) -> list[GetOutcome]:
+        read = await self._threads.spread(lambda each: read_value(*each), wanted, stop)
+        outcomes: list[GetOutcome] = []
+        for key, (_, buffer), outcome in zip(keys, wanted, read, strict=True):
+            match outcome:
+                case Hit():
+                    self._index.add(StoredValue(key, buffer.nbytes, time.time()))
+                case Miss():
+                    self._index.remove(key)
+            outcomes.append(outcome or _STOPPED)
+        return outcomes
+
+    async def _put(self, items: Sequence[PutItem], stop: Stop) -> list[PutOutcome]:
+        outcomes: list[PutOutcome] = [_STOPPED for _ in items]
+        new = []
+        stored = await self._threads.spread(self._touch_if_stored, items, stop)
+        for i, is_stored in enumerate(stored):
+            if is_stored:
+                self._index.add(_stored_value(items[i]))
+                outcomes[i] = Stored()
+            elif is_stored is not None:
+                new.append(i)
+        if new:
+            written = await self._put_new([items[i] for i in new], stop)
+            for i, outcome in zip(new, written, strict=True):
+                outcomes[i] = outcome
+        return outcomes
+
+    async def _put_new(self, items: Sequence[PutItem], stop: Stop) -> list[PutOutcome]:
+        """Makes room in the order of the items, so that of too many the first are kept, and then writes."""
+        free_bytes = await self._threads.run(self._free_bytes)
+        await self._rescan_if_due(sum(item.value.nbytes for item in items), free_bytes)
+        outcomes: list[PutOutcome] = []
+        admitted = []
+        victims: list[StoredValue] = []
+        for i, item in enumerate(items):
+            evicted = self._index.reserve(item.value.nbytes, free_bytes=free_bytes)
+            if evicted is None:
+                outcomes.append(Failed("full", f"no room for {item.value.nbytes} bytes in {self._layout.root}"))
+                continue
+            free_bytes += sum(victim.num_bytes for victim in evicted)
+            victims += evicted
+            admitted.append(i)
+            outcomes.append(_STOPPED)
+
+        try:
+            problem = await self._remove_victims(victims, stop)
+            to_write = [] if problem else [items[i] for i in admitted]
+            written = await self._threads.spread(self._write_value, to_write, stop)
+        finally:
+            for i in admitted:
+                self._index.release(items[i].value.nbytes)
+        for i, outcome in zip(admitted, written or [problem] * len(admitted), strict=True):
+            outcomes[i] = outcome or _STOPPED
+            if isinstance(outcome, Stored):
+                self._index.add(_stored_value(items[i]))
+                self._schedule.note_written(items[i].value.nbytes)
+        return outcomes
+
+    async def _remove_victims(self, victims: Sequence[StoredValue], stop: Stop) -> Failed | None:
+        """None if all are gone; else why the room that they were to make is not there."""
+
+        def remove(victim: StoredValue) -> Failed | Stored:
+            try:
+                remove_value(self._layout.path(victim.key), temp=self._temp)
+            except OSError as error:
+                return Failed("error", f"cannot evict {victim.key}: {error}")
+            return Stored()
+
+        problem: Failed | None = None
+        for victim, outcome in zip(victims, await self._threads.spread(remove, victims, stop), strict=True):
+            if not isinstance(outcome, Stored):
+                self._index.restore(victim)
+                problem = outcome or _STOPPED
+        return problem
+
+    async def _delete(self, keys: Sequence[Key], stop: Stop) -> int:
+        def remove(key: Key) -> bool | OSError:
+            try:
+                return remove_value(self._layout.path(key), temp=self._temp)
+            except OSError as error:
+                return error
+
+        num_removed = 0
+        problem: OSError | None = None
+        for key, outcome in zip(keys, await self._threads.spread(remove, keys, stop), strict=True):
+            match outcome:
+                case bool():
+                    self._index.remove(key)
+                    num_removed += outcome
+                case OSError():
+                    problem = outcome
+        if problem is not None:
+            raise StorageError(f"cannot delete in {self._layout.root}: {problem}") from problem
+        return num_removed
+
+    async def _rescan_if_due(self, num_bytes: int, free_bytes: int) -> None:
+        """Before `num_bytes` are written. Waits for the rescan unless they are known to take long here."""
+        is_evicting = not self._index.has_room(num_bytes, free_bytes=free_bytes)
+        if self._schedule.is_due(now=time.monotonic(), is_evicting=is_evicting):
+            scan = self._rescan()
+            if self._schedule.seconds < _MAX_WAIT_FOR_SCAN_SECONDS:
+                await asyncio.wait([scan])
+
+    def _rescan(self) -> asyncio.Task[None]:
+        """The rescan under way, or a new one."""
+        if self._scan is None or self._scan.done():
+            self._scan = asyncio.create_task(self._scan_again())
+        return self._scan
+
+    async def _scan_again(self) -> None:
+        def scan() -> LruValues | None:
+            clean_up(self._layout.root)
+            return self._layout.scan(is_stopped=self._stop_scan.is_set)
+
+        started_at = time.monotonic()
+        self._index.begin_rescan()
+        found: LruValues | None = None
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self._scan_thread, scan)
+        except OSError as error:
+            logger.warning("cannot list %s: %s; what others did there is not known", self._layout.root, error)
+        finally:
+            self._index.end_rescan(found)
+            now = time.monotonic()
+            self._schedule.note_scanned(now=now, seconds=now - started_at)
+        victims = self._index.trim()
+        if victims and not self._is_closed:
+            await self._threads.operate(partial(self._remove_victims, victims))
+
+    def _touch_if_stored(self, item: PutItem) -> bool:
+        return touch_if_stored(self._layout.path(item.key), item.value.nbytes)
+
+    def _write_value(self, item: PutItem) -> PutOutcome:
+        path = self._layout.path(item.key)
+        return write_value(path, item.value, temp=self._temp, fsync=self._config.fsync, write=self._write)
+
+    def _free_bytes(self) -> int:
+        status = os.statvfs(self._root_fd)
+        return status.f_bavail * status.f_frsize
+
+    def _min_free_bytes(self) -> int:
+        if self._config.min_free_bytes is not None:
+            return self._config.min_free_bytes
+        status = os.statvfs(self._root_fd)
+        return min(2**30, status.f_blocks * status.f_frsize // 50)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StorageError("the store is closed")
+
+
+def _stored_value(item: PutItem) -> StoredValue:
+    return StoredValue(item.key, item.value.nbytes, time.time())

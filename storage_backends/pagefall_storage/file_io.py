@@ -1,0 +1,163 @@
+"""Reading and writing the file of one value. Blocking: these run on the file store's threads.
+
+Whatever stands where a value should be, a folder, a FIFO, a loop of links, an unreadable file, is an outcome and never
+a hang, and writing or removing the value puts it right.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from pagefall_storage.file_temp import TempFolder
+from pagefall_storage.protocol import Corrupt, Failed, GetOutcome, Hit, Miss, PutOutcome, Stored
+
+Write = Callable[[int, memoryview], int]
+"""`os.write`, or something in its place that fails."""
+
+# O_NONBLOCK: a FIFO without a writer would be waited for. It changes nothing for a regular file.
+_READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_NOT_A_FILE: Final = Corrupt("not a file")
+
+
+def read_value(path: str, into: memoryview) -> GetOutcome:
+    """Fills `into` from the file and marks it as used, or says why not. Never raises `OSError`."""
+    try:
+        fd = os.open(path, _READ)
+        try:
+            return _read(fd, into)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        match error.errno:
+            case errno.ENOENT | errno.ENOTDIR:
+                return Miss()
+            case errno.ELOOP | errno.ENXIO:
+                return _NOT_A_FILE
+            case _:
+                return Failed("error", f"cannot read {path}: {os.strerror(error.errno or 0)}")
+
+
+def touch_if_stored(path: str, num_bytes: int) -> bool:
+    """Whether there is a readable file of that length. If so it is marked as used. Never raises `OSError`."""
+    try:
+        fd = os.open(path, _READ)
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or status.st_size != num_bytes:
+                return False
+            _mark_used(fd)
+            return True
+        finally:
+            os.close(fd)
+    except OSError:
+        return False
+
+
+def stored_bytes(path: str) -> int | None:
+    """The length of the file, None if there is none. Raises `OSError` when that cannot be told."""
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def write_value(path: str, value: memoryview, *, temp: TempFolder, fsync: bool, write: Write = os.write) -> PutOutcome:
+    """Puts a complete file at `path`, in place of whatever is there. Never raises `OSError`.
+
+    `fsync`: the file and its name are on the disk, not just in the system's memory, before it returns.
+    """
+    try:
+        fd, temp_path = temp.create()
+        try:
+            try:
+                _write(fd, value, write)
+                if fsync:
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
+            _publish(temp_path, path, temp=temp, fsync=fsync)
+        except OSError:
+            with suppress(OSError):  # what cannot be removed now is removed when the folder has no owner any more
+                Path(temp_path).unlink()
+            raise
+    except OSError as error:
+        reason = f"cannot write {path}: {os.strerror(error.errno or 0)}"
+        return Failed("full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "error", reason)
+    return Stored()
+
+
+def remove_value(path: str, *, temp: TempFolder) -> bool:
+    """Removes whatever is at `path` and returns whether anything was. Raises `OSError`."""
+    try:
+        Path(path).unlink()
+    except IsADirectoryError:
+        _displace(path, temp)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _read(fd: int, into: memoryview) -> GetOutcome:
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        return _NOT_A_FILE
+    if status.st_size != into.nbytes:
+        return Corrupt("short" if status.st_size < into.nbytes else "long")
+    num_read = 0
+    while num_read < into.nbytes:
+        num = os.preadv(fd, [into[num_read:]], num_read)
+        if num == 0:
+            return Corrupt("short")
+        num_read += num
+    _mark_used(fd)
+    return Hit()
+
+
+def _mark_used(fd: int) -> None:
+    with suppress(OSError):  # a store that may only be read forgets the order of use at a restart, no more
+        os.utime(fd)
+
+
+def _write(fd: int, value: memoryview, write: Write) -> None:
+    num_written = 0
+    while num_written < value.nbytes:
+        num_written += write(fd, value[num_written:])
+
+
+def _publish(temp_path: str, path: str, *, temp: TempFolder, fsync: bool) -> None:
+    source, target = Path(temp_path), Path(path)
+    changed = [target.parent]
+    try:
+        source.replace(target)
+    except FileNotFoundError:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        changed += [target.parent.parent, target.parent.parent.parent]
+        source.replace(target)
+    except IsADirectoryError:
+        _displace(path, temp)
+        source.replace(target)
+    if fsync:
+        for folder in changed:
+            _sync(folder)
+
+
+def _displace(path: str, temp: TempFolder) -> None:
+    """Removes a folder that stands in place of a value: at once for all readers, then what is in it."""
+    displaced = Path(path).rename(temp.new_path())
+    shutil.rmtree(displaced)
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
