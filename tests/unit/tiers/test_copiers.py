@@ -132,7 +132,7 @@ def test_both_directions_may_run_at_once(make: MakeCopier) -> None:
     down, up = ids(*range(6)), ids(*range(6, 12))
     expected = [device_page(kv_pool, page) for page in range(6)], memory.payloads[6:12].copy()
     with ThreadPoolExecutor(2) as threads:
-        for _ in range(20):
+        for _ in range(5):
             both = [threads.submit(copier.offload, down, down), threads.submit(copier.load_back, up, up)]
             for copy in both:
                 copy.result(timeout=10)
