@@ -1,0 +1,205 @@
+"""`pagefall cache stats|verify|clear|diff`: a store looked at, checked and cleared without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+from tqdm import tqdm
+
+from pagefall.cache.namespace import Namespace
+from pagefall.cli import cache_report
+from pagefall.cli.cache_flags import (
+    CLEAR_FLAGS,
+    DIFF_FLAGS,
+    STATS_FLAGS,
+    VERIFY_FLAGS,
+    ClearConfig,
+    StatsConfig,
+    StoreConfig,
+    VerifyConfig,
+)
+from pagefall.cli.extra_config import check_backend, read_extra_config
+from pagefall.cli.flags import FlagTable, nearest
+from pagefall.cli.parser import Given, build_config, parse_arguments
+from pagefall.errors import ConfigError
+from pagefall.store_tools import (
+    Advance,
+    Contents,
+    delete_values,
+    list_contents,
+    namespace_stats,
+    read_manifest,
+    verify_values,
+)
+from pagefall_storage.errors import StorageConfigError, StorageError
+from pagefall_storage.protocol import StorageBackend, StoredValue
+from pagefall_storage.registry import known_backends, open_backend
+
+C = TypeVar("C", bound=msgspec.Struct)
+
+_COMMANDS: Final = ("stats", "verify", "clear", "diff")
+
+
+def cache(argv: Sequence[str]) -> int:
+    """Run the command named `argv[0]` with what follows; returns its exit status.
+
+    Raises `ConfigError` for flags that cannot be used and for a store that cannot be opened or does not answer.
+    """
+    name, rest = argv[0], argv[1:]
+    match name:
+        case "stats":
+            return asyncio.run(_stats(_parse(STATS_FLAGS, StatsConfig, rest)))
+        case "verify":
+            return asyncio.run(_verify(_parse(VERIFY_FLAGS, VerifyConfig, rest)))
+        case "clear":
+            return asyncio.run(_clear(_parse(CLEAR_FLAGS, ClearConfig, rest)))
+        case "diff":
+            sides, flags = _sides(rest)
+            config = _parse(DIFF_FLAGS, StoreConfig, flags)
+            if len(sides) != 2:
+                raise ConfigError("cache diff: needs two namespaces or folders, before or after its flags; see --help")
+            return asyncio.run(_diff([_side(side, config) for side in sides]))
+        case _:
+            alike = nearest(name, _COMMANDS)
+            raise ConfigError(f"cache {name}: unknown; " + (f"did you mean {alike}?" if alike else "see --help"))
+
+
+async def _stats(config: StatsConfig) -> int:
+    async with _open(config) as backend:
+        contents = await list_contents(backend)
+        stats = await namespace_stats(backend, contents)
+        report = cache_report.stats_json if config.json else cache_report.stats_table
+        sys.stdout.write(report(backend.description, stats, contents.num_foreign))
+    return 0
+
+
+async def _verify(config: VerifyConfig) -> int:
+    async with _open(config) as backend:
+        values = _selected(await list_contents(backend), config.namespace)
+        with _progress("verifying", len(values)) as advance:
+            verified = await verify_values(backend, values, delete=config.delete, advance=advance)
+    sys.stdout.write(cache_report.verified(verified))
+    return 0 if verified.is_clean else 1
+
+
+async def _clear(config: ClearConfig) -> int:
+    if config.all == (config.namespace is not None):
+        raise ConfigError("cache clear: pass either --namespace PREFIX or --all")
+    async with _open(config) as backend:
+        contents = await list_contents(backend)
+        values = _selected(contents, config.namespace)
+        with _progress("clearing", len(values)) as advance:
+            num_deleted = await delete_values(backend, values, advance=advance)
+    num_bytes = sum(value.num_bytes for value in values)
+    what = "all namespaces" if config.namespace is None else f"namespace {_resolve(contents, config.namespace)}"
+    sys.stdout.write(f"cleared {what}: {num_deleted:,} values, {cache_report.size(num_bytes)}\n")
+    return 0
+
+
+class _Side(msgspec.Struct, frozen=True):
+    """One namespace to compare: the one in `store` that begins with `prefix`. `only`: there must be no other in it."""
+
+    store: StoreConfig
+    prefix: str
+    only: bool = False
+
+
+def _sides(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The two things to compare, first or last, and the flags; without two at either end all are flags."""
+    for sides, flags in ((argv[:2], argv[2:]), (argv[-2:], argv[:-2])):
+        if len(sides) == 2 and not any(side.startswith("-") for side in sides):
+            return sides, flags
+    return (), argv
+
+
+def _side(text: str, config: StoreConfig) -> _Side:
+    """A folder means the file store there; anything else begins one of the namespaces of `config`'s store."""
+    if not Path(text).is_dir():
+        return _Side(config, text)
+    return _Side(StoreConfig(extra_config=msgspec.json.encode({"path": text}).decode()), "", only=True)
+
+
+async def _diff(sides: Sequence[_Side]) -> int:
+    one, other = [await _manifest(side) for side in sides]
+    sys.stdout.write(cache_report.differences(one, other))
+    return 1 if one.differences(other) else 0
+
+
+async def _manifest(side: _Side) -> Namespace:
+    async with _open(side.store) as backend:
+        contents = await list_contents(backend)
+        if side.only and len(contents.by_namespace) != 1:
+            raise ConfigError(f"{backend.description}: a folder to compare needs one namespace; has {_list(contents)}")
+        name = _resolve(contents, side.prefix)
+        manifest = await read_manifest(backend, contents.by_namespace[name])
+    if manifest is None:
+        raise ConfigError(f"{name} has no sound manifest; a server writes one when it starts on the store")
+    return manifest
+
+
+def _selected(contents: Contents, prefix: str | None) -> list[StoredValue]:
+    if prefix is None:
+        return [value for values in contents.by_namespace.values() for value in values]
+    return list(contents.by_namespace[_resolve(contents, prefix)])
+
+
+def _resolve(contents: Contents, prefix: str) -> str:
+    """The one namespace that begins with `prefix`. Raises `ConfigError` where there is none, or are several."""
+    match [name for name in contents.by_namespace if name.startswith(prefix)]:
+        case [name]:
+            return name
+        case []:
+            raise ConfigError(f"no namespace begins with {prefix!r}: the store has {_list(contents)}")
+        case several:
+            raise ConfigError(
+                f"{len(several)} namespaces begin with {prefix!r}: {', '.join(several)}; give more digits"
+            )
+
+
+def _list(contents: Contents) -> str:
+    return ", ".join(contents.by_namespace) or "none"
+
+
+@asynccontextmanager
+async def _open(config: StoreConfig) -> AsyncIterator[StorageBackend]:
+    """Raises `ConfigError` for a store that cannot be opened, and for one that cannot answer what the body asks."""
+    given = config.extra_config
+    settings = {} if given is None else read_extra_config(Given(given, "--extra-config"))
+    check_backend(config.storage_backend, "--storage-backend", known_backends())
+    if config.storage_backend == "file":
+        _refuse_missing_folder(settings.get("path"))
+    try:
+        backend = await open_backend(config.storage_backend, settings, value_bytes=None)
+    except (StorageConfigError, StorageError) as error:
+        raise ConfigError(str(error)) from error
+    try:
+        yield backend
+    except StorageError as error:
+        raise ConfigError(f"{backend.description}: {error}") from error
+    finally:
+        await backend.aclose()
+
+
+def _refuse_missing_folder(path: object) -> None:
+    """A server makes the folder of its store. Here one that is missing is a misspelt one."""
+    if isinstance(path, str) and not Path(path).is_dir():
+        raise ConfigError(f"there is no folder {path}")
+
+
+@contextmanager
+def _progress(verb: str, num_values: int) -> Iterator[Advance]:
+    """A bar where standard error is a terminal; it leaves no trace."""
+    with tqdm(total=num_values, desc=verb, unit=" values", disable=None, leave=False) as bar:
+        yield bar.update
+
+
+def _parse(table: FlagTable, config: type[C], argv: Sequence[str]) -> C:
+    parsed: C = build_config(table, config, parse_arguments(table, argv, os.environ))
+    return parsed

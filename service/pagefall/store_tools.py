@@ -1,0 +1,179 @@
+"""What can be said about a store, and done to it, without a server: by its names, headers and manifests alone.
+
+A value's name is `<namespace>/<page key>` or `<namespace>/namespace` (see `tiers.manifest`), its header repeats both in
+full. Whatever else lies in the store is another's: it is counted, and left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from pagefall.cache.namespace import Namespace
+from pagefall.tiers.manifest import MANIFEST_NAME, NAMESPACE_DIGITS, decode_manifest
+from pagefall_storage import page_format
+from pagefall_storage.protocol import Corrupt, Failed, Hit, Key, Miss, StorageBackend, StoredValue
+
+_NAME: Final = re.compile(rf"([0-9a-f]{{{NAMESPACE_DIGITS}}})/([0-9a-f]{{64}}|{MANIFEST_NAME})")
+_NAMESPACE_IN_HEADER: Final = slice(48, 80)  # see `page_format`
+_BATCH_VALUES: Final = 64
+_BATCH_BYTES: Final = 32 << 20
+
+Advance = Callable[[int], object]
+"""Told how many more values are done."""
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """Every value of a store by its namespace (16 hex digits), and the number of those that are not Pagefall's."""
+
+    by_namespace: dict[str, tuple[StoredValue, ...]]
+    num_foreign: int = 0
+
+    @property
+    def num_values(self) -> int:
+        return sum(map(len, self.by_namespace.values()))
+
+
+class NamespaceStats(msgspec.Struct, frozen=True, kw_only=True):
+    """`name`: 16 hex digits. `manifest`: what they stand for, None where the store has no sound manifest.
+
+    Times are seconds since the epoch, None where the store does not know them or there are no pages.
+    """
+
+    name: str
+    manifest: Namespace | None
+    num_pages: int
+    num_bytes: int
+    oldest_use: float | None
+    newest_use: float | None
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """`num_bad` counts damaged values by reason, `num_unread` those of which the store could say nothing, by kind.
+
+    Values that went away meanwhile are in none of them.
+    """
+
+    num_sound: int
+    num_bad: dict[str, int]
+    num_unread: dict[str, int]
+    num_deleted: int
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.num_bad and not self.num_unread
+
+
+async def list_contents(backend: StorageBackend) -> Contents:
+    """Reads names, sizes and times, no values. Raises `StorageError`."""
+    by_namespace: dict[str, list[StoredValue]] = {}
+    num_foreign = 0
+    async for value in backend.scan():
+        if (name := _NAME.fullmatch(value.key)) is None:
+            num_foreign += 1
+        else:
+            by_namespace.setdefault(name[1], []).append(value)
+    return Contents({name: tuple(values) for name, values in sorted(by_namespace.items())}, num_foreign)
+
+
+async def namespace_stats(backend: StorageBackend, contents: Contents) -> list[NamespaceStats]:
+    """One for each namespace, in the order of their names. Reads the manifests."""
+    stats = []
+    for name, values in contents.by_namespace.items():
+        pages = [value for value in values if not _is_manifest(value)]
+        uses = [value.last_used for value in pages if value.last_used is not None]
+        stats.append(
+            NamespaceStats(
+                name=name,
+                manifest=await read_manifest(backend, values),
+                num_pages=len(pages),
+                num_bytes=sum(value.num_bytes for value in values),
+                oldest_use=min(uses, default=None),
+                newest_use=max(uses, default=None),
+            )
+        )
+    return stats
+
+
+async def read_manifest(backend: StorageBackend, values: Iterable[StoredValue]) -> Namespace | None:
+    """What the namespace of `values` stands for; None where its manifest is missing, damaged or of another version."""
+    for value in filter(_is_manifest, values):
+        buffer = memoryview(bytearray(value.num_bytes))
+        [outcome] = await backend.get([value.key], [buffer])
+        if isinstance(outcome, Hit) and isinstance(manifest := decode_manifest(buffer), Namespace):
+            return manifest
+    return None
+
+
+async def verify_values(
+    backend: StorageBackend, values: Sequence[StoredValue], *, delete: bool, advance: Advance
+) -> Verified:
+    """Reads every value and checks it against its header and its name; with `delete`, removes the damaged ones.
+
+    Reading is using. Those used longest ago are read first, so that the order of last uses stays what it was, but for
+    neighbours. Raises `StorageError` where the store cannot delete.
+    """
+    num_sound, num_deleted = 0, 0
+    num_bad, num_unread = Counter[str](), Counter[str]()
+    for batch in _batches(sorted(values, key=lambda value: value.last_used or 0.0)):
+        buffers = [memoryview(bytearray(value.num_bytes)) for value in batch]
+        outcomes = await backend.get([value.key for value in batch], buffers)
+        bad: list[Key] = []
+        for value, buffer, outcome in zip(batch, buffers, outcomes, strict=True):
+            match _check(value.key, buffer) if isinstance(outcome, Hit) else outcome:
+                case Hit():
+                    num_sound += 1
+                case Corrupt(reason):
+                    num_bad[reason] += 1
+                    bad.append(value.key)
+                case Failed(kind):
+                    num_unread[kind] += 1
+                case Miss():
+                    pass
+        if delete and bad:
+            num_deleted += await backend.delete(bad)
+        advance(len(batch))
+    return Verified(num_sound=num_sound, num_bad=dict(num_bad), num_unread=dict(num_unread), num_deleted=num_deleted)
+
+
+async def delete_values(backend: StorageBackend, values: Sequence[StoredValue], *, advance: Advance) -> int:
+    """Forgets the values and returns how many there still were. Raises `StorageError`."""
+    num_deleted = 0
+    for batch in _batches(values):
+        num_deleted += await backend.delete([value.key for value in batch])
+        advance(len(batch))
+    return num_deleted
+
+
+def _check(key: Key, value: memoryview) -> Hit | Corrupt:
+    """Whether the value belongs under its name: the header has the whole namespace of which the name has a part."""
+    namespace, _, page = key.partition("/")
+    digest = bytes(value[_NAMESPACE_IN_HEADER])
+    if page == MANIFEST_NAME:
+        page = digest.hex()
+    sound = page_format.verify(value, key=bytes.fromhex(page), namespace=digest)
+    if isinstance(sound, Hit) and not digest.hex().startswith(namespace):
+        return Corrupt("other namespace")
+    return sound
+
+
+def _is_manifest(value: StoredValue) -> bool:
+    return value.key.endswith(f"/{MANIFEST_NAME}")
+
+
+def _batches(values: Iterable[StoredValue]) -> Iterator[list[StoredValue]]:
+    """Each ends with the value that makes it long enough."""
+    batch: list[StoredValue] = []
+    num_bytes = 0
+    for value in values:
+        batch.append(value)
+        num_bytes += value.num_bytes
+        if len(batch) == _BATCH_VALUES or num_bytes >= _BATCH_BYTES:
+            yield batch
+            batch, num_bytes = [], 0
+    if batch:
+        yield batch
