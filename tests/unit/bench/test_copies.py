@@ -7,12 +7,12 @@ from pagefall.errors import ConfigError
 
 
 def test_each_length_of_run_has_a_row_with_both_directions(capsys: pytest.CaptureFixture[str]) -> None:
-    config = CopiesBenchConfig(num_pages=8, run_pages=(8, 2), repeats=2, num_layers=1, num_kv_heads=2, head_dim=8)
+    config = CopiesBenchConfig(num_pages=64, run_pages=(64, 8), repeats=3, num_layers=1)
     assert bench_copies(config) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "8 pages of 1,024 bytes, GB/s, median of 2"
+    assert lines[0] == "64 pages of 12,288 bytes, GB/s, median of 3"
     rows = [line.split() for line in lines[3:]]
-    assert [row[0] for row in rows] == ["8", "2"]
+    assert [row[0] for row in rows] == ["64", "8"]
     for _, plain, down, down_ratio, up, up_ratio in rows:
         assert float(down_ratio) == pytest.approx(float(down) / float(plain), abs=0.2)
         assert float(up_ratio) == pytest.approx(float(up) / float(plain), abs=0.2)
