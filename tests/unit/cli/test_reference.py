@@ -1,11 +1,23 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import get_args
+
+import pytest
 
 from pagefall.cli.flags import options
 from pagefall.cli.reference import render_reference
 from pagefall.cli.serve_flags import SERVE_FLAGS
-from pagefall.config import CacheConfig, HttpConfig, ModelConfig, SchedulerConfig, TierConfig
+from pagefall.config import (
+    CacheConfig,
+    HttpConfig,
+    ModelConfig,
+    PrefetchPolicy,
+    SchedulerConfig,
+    TierConfig,
+    WritePolicy,
+)
 
 
 def test_the_committed_page_is_what_the_table_says() -> None:
@@ -17,3 +29,10 @@ def test_every_config_field_a_user_may_set_has_a_flag() -> None:
     parts = (ModelConfig, CacheConfig, TierConfig, SchedulerConfig, HttpConfig)
     fields = {field for part in parts for field in part.__struct_fields__}
     assert {option.field for option in options(SERVE_FLAGS).values()} == fields
+
+
+@pytest.mark.parametrize("policy", [*get_args(WritePolicy), *get_args(PrefetchPolicy)])
+def test_each_policy_has_one_sentence(policy: str) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "tiers.md").read_text()
+    [sentence] = re.findall(rf"^- `{policy}`: ((?:.+\n)(?:  .+\n)*)", page, re.MULTILINE)
+    assert sentence.count(". ") + sentence.count(".\n") == 1
