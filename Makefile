@@ -15,7 +15,8 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3
 EMBEDDED = $(shell sed -n 's/^embedded = \["\(.*\)"\]$$/\1/p' pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test serve test check fmt docs bench-engine bench-control-plane clean
+.PHONY: help install install-test install-demo serve demo test check fmt docs clean \
+	bench-engine bench-multi-turn bench-shared-prefix bench-storage-hit bench-control-plane
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -23,6 +24,9 @@ help: ## list the targets
 
 serve: install ## install what serving needs and serve the embedded model on port 30000 (ARGS="--port 8000 ...")
 	@exec $(VENV)/bin/pagefall serve $(ARGS)
+
+demo: install-demo ## one document, cold and from each tier: a table, demo-out/demo.json and demo.png (ARGS="--out DIR")
+	@$(VENV)/bin/pagefall demo $(ARGS)
 
 test: install-test ## install what testing needs, then run every check
 	@$(MAKE) --no-print-directory check
@@ -44,6 +48,15 @@ docs: ## write docs/flags.md from the table of flags
 bench-engine: install ## time the server at URL, against the one at PEER_URL if given (ARGS="--repeats 5")
 	$(VENV)/bin/pagefall bench engine --url $(URL) $(if $(PEER_URL),--peer-url $(PEER_URL)) $(ARGS)
 
+bench-multi-turn: install ## conversations that grow, tiers on against off (ARGS="--restart --json FILE")
+	$(VENV)/bin/pagefall bench multi-turn $(ARGS)
+
+bench-shared-prefix: install ## questions under few system prompts, prefix cache on against off
+	$(VENV)/bin/pagefall bench shared-prefix $(ARGS)
+
+bench-storage-hit: install ## hits in a file store against cold starts (ARGS="--bytes-per-second 20e6")
+	$(VENV)/bin/pagefall bench storage-hit $(ARGS)
+
 bench-control-plane: install ## time scheduler and prefix cache without a model
 	$(VENV)/bin/pagefall bench control-plane $(ARGS)
 
@@ -54,6 +67,7 @@ clean: ## remove the virtual environment, caches and build outputs
 # Stamps: an install runs again only when pyproject.toml has changed.
 install: $(VENV)/.installed
 install-test: $(VENV)/.installed-test
+install-demo: $(VENV)/.installed-demo
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "Pagefall needs Python 3.11 or newer and found none. Install one, or name it:" \
@@ -69,4 +83,8 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(VENV)/bin/python -m pip install -e ".[test]"
+	@touch $@
+
+$(VENV)/.installed-demo: $(VENV)/.installed
+	$(VENV)/bin/python -m pip install -e ".[demo]"
 	@touch $@

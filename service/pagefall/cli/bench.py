@@ -10,6 +10,7 @@ import msgspec
 
 from pagefall.bench.control_plane import ControlPlaneBenchConfig, bench_control_plane
 from pagefall.bench.engine import EngineBenchConfig, bench_engine
+from pagefall.bench.storage_hit import StorageHitConfig, bench_storage_hit
 from pagefall.bench.workload_bench import (
     MultiTurnConfig,
     SharedPrefixConfig,
@@ -79,6 +80,30 @@ CONTROL_PLANE_FLAGS = FlagTable(
 )
 
 
+STORAGE_HIT_FLAGS = FlagTable(
+    program="pagefall bench storage-hit",
+    summary="Time hits in a file store against cold starts, and hits in host memory against hits on the device.",
+    groups=(
+        Group(
+            "Measurements",
+            "",
+            StorageHitConfig,
+            (
+                Flag("cases", "what to measure, with commas"),
+                Flag("tokens", "length of the prompts", minimum=512),
+                Flag("repeats", "prompts of each kind", minimum=1),
+                Flag("bytes-per-second", "throttle the store to this bandwidth; absent: as fast as it is", above=0),
+                Flag("latency-seconds", "let each of its operations take so much longer", minimum=0),
+                Flag("stream-tokens", "length of the prompt whose answer is written beside the hit", minimum=1),
+                Flag("serve-flags", "further flags of every server, as one word", "FLAGS"),
+                Flag("tier-flags", "further flags of the servers with tiers, as one word", "FLAGS"),
+                Flag("json", "write every sample to this file too", "FILE"),
+            ),
+        ),
+    ),
+)
+
+
 def bench(argv: Sequence[str]) -> int:
     """Run the benchmark named `argv[0]` with the flags after it; returns its exit status. Raises `PagefallError`."""
     name, flags = argv[0], argv[1:]
@@ -89,10 +114,12 @@ def bench(argv: Sequence[str]) -> int:
             return bench_multi_turn(_parse(MULTI_TURN_FLAGS, MultiTurnConfig, flags))
         case "shared-prefix":
             return bench_shared_prefix(_parse(SHARED_PREFIX_FLAGS, SharedPrefixConfig, flags))
+        case "storage-hit":
+            return bench_storage_hit(_parse(STORAGE_HIT_FLAGS, StorageHitConfig, flags))
         case "control-plane":
             return bench_control_plane(parse_control_plane(flags, os.environ))
         case _:
-            alike = nearest(name, ["engine", "multi-turn", "shared-prefix", "control-plane"])
+            alike = nearest(name, ["engine", "multi-turn", "shared-prefix", "storage-hit", "control-plane"])
             raise ConfigError(f"bench {name}: unknown; " + (f"did you mean {alike}?" if alike else "see --help"))
 
 

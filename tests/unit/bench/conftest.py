@@ -18,7 +18,8 @@ from starlette.routing import Route
 class FakeServer:
     """An OpenAI-compatible server that answers with x, and with `refusal_status` to what `refuses` says.
 
-    `wait` seconds pass before each event, which brings `tokens_per_event` tokens.
+    `wait` seconds pass before each event, which brings `tokens_per_event` tokens. It says of each prompt that
+    `cached_tokens` of it came from host memory, unless None.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class FakeServer:
         tokens_per_word: int = 1,
         tokens_per_event: int = 1,
         wait: float = 0.0,
+        cached_tokens: int | None = None,
     ) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.num_hung_up = 0
@@ -39,6 +41,7 @@ class FakeServer:
         self._tokens_per_word = tokens_per_word
         self._tokens_per_event = tokens_per_event
         self._wait = wait
+        self._cached_tokens = cached_tokens
         self.app = Starlette(
             routes=[
                 Route("/v1/models", self._models),
@@ -58,12 +61,16 @@ class FakeServer:
             return JSONResponse({"error": {"message": "not that field"}}, self._refusal_status)
         if num_prompt + body["max_tokens"] > self._context_length:
             return JSONResponse({"error": {"message": "longer than the context"}}, 400)
-        usage = {"prompt_tokens": num_prompt, "completion_tokens": body["max_tokens"]}
+        usage: dict[str, Any] = {"prompt_tokens": num_prompt, "completion_tokens": body["max_tokens"]}
+        if self._cached_tokens is not None:
+            by_tier = {"device": 0, "host": self._cached_tokens, "storage": 0}
+            details = {"cached_tokens": self._cached_tokens, "cached_tokens_by_tier": by_tier}
+            usage["prompt_tokens_details"] = details
         if not body.get("stream"):
             return JSONResponse({"choices": [{"text": "x"}], "usage": usage})
         return StreamingResponse(self._events(body, usage), media_type="text/event-stream")
 
-    async def _events(self, body: dict[str, Any], usage: dict[str, int]) -> AsyncIterator[bytes]:
+    async def _events(self, body: dict[str, Any], usage: dict[str, Any]) -> AsyncIterator[bytes]:
         finished = False
         try:
             for _ in range(body["max_tokens"] // self._tokens_per_event):

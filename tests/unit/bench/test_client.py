@@ -60,6 +60,22 @@ async def test_tokens_are_counted_by_usage_when_events_bring_several(serve: Serv
     assert len(trace.arrivals) == 2
 
 
+async def test_what_the_usage_tells_of_the_prompt_is_kept(serve: Serve) -> None:
+    async with serve(FakeServer(cached_tokens=16)) as http:
+        client = await connect(http, model=None, rng=RNG)
+        trace = await client.stream(client.prompts.make(50), max_tokens=1)
+    assert (trace.num_prompt_tokens, trace.cached_tokens) == (50, 16)
+    assert trace.cached_tokens_by_tier == {"device": 0, "host": 16, "storage": 0}
+
+
+async def test_a_usage_that_is_silent_about_caches_leaves_them_unknown(serve: Serve) -> None:
+    async with serve(FakeServer()) as http:
+        client = await connect(http, model=None, rng=RNG)
+        trace = await client.stream(client.prompts.make(50), max_tokens=1)
+    assert trace.num_prompt_tokens == 50
+    assert (trace.cached_tokens, trace.cached_tokens_by_tier) == (None, None)
+
+
 async def test_tokens_are_events_where_the_server_reports_no_usage(serve: Serve) -> None:
     async with serve(FakeServer(refuses=lambda body: "stream_options" in body)) as http:
         client = await connect(http, model=None, rng=RNG)

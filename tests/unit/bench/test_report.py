@@ -23,6 +23,23 @@ def test_with_a_peer_the_table_ends_in_the_ratio() -> None:
     assert lines[1].split() == ["cold", "TTFT", "150", "300", "0.50", "ms"]
 
 
+def test_of_several_targets_each_is_set_against_the_last() -> None:
+    figure = Figure(TTFT, {"serve": (100.0,), "restarted": (50.0,), "against": (400.0,)})
+    lines = table([figure], ["serve", "restarted", "against"]).splitlines()
+    assert lines[0].split() == ["serve", "restarted", "against", "serve/against", "restarted/against", "unit"]
+    assert lines[1].split() == ["cold", "TTFT", "100", "50.0", "400", "0.25", "0.12", "ms"]
+
+
+def test_nothing_is_written_as_0() -> None:
+    assert table([Figure(TTFT, {"self": (0.0,)})], ["self"]).splitlines()[1].split() == ["cold", "TTFT", "0", "ms"]
+
+
+def test_the_mean_the_95th_percentile_and_the_worst_are_statistics_too() -> None:
+    assert summarise([1.0, 2.0, 6.0], "mean") == 3.0
+    assert summarise(range(101), "p95") == 95.0
+    assert summarise([1.0, 9.0, 2.0], "max") == 9.0
+
+
 def test_without_a_peer_there_is_no_ratio() -> None:
     text = table([Figure(TTFT, {"self": (0.1234,)})], ["self"])
     assert text.splitlines()[1].split() == ["cold", "TTFT", "0.123", "ms"]

@@ -7,7 +7,16 @@ import pytest
 
 from pagefall.bench.client import Trace, connect
 from pagefall.bench.engine import measure
-from pagefall.bench.scenarios import inter_token_latency, interference, throughput, together, ttft, worst_gap
+from pagefall.bench.scenarios import (
+    gaps_before,
+    gaps_beside,
+    inter_token_latency,
+    interference,
+    throughput,
+    together,
+    ttft,
+    worst_gap,
+)
 from pagefall.errors import PagefallError
 
 from .conftest import FakeServer, Serve
@@ -23,6 +32,13 @@ def test_only_gaps_that_touch_the_read_count_as_worst() -> None:
     running = trace(0.0, 1.0, 9.0, 10.0, 13.0, 14.0, 30.0)
     assert worst_gap(running, trace(10.5, 13.5)) == (3000.0,)
     assert worst_gap(running, trace(9.5, 9.8)) == (1000.0,)
+
+
+def test_the_gaps_before_a_read_end_before_it_and_those_beside_it_touch_it() -> None:
+    running = trace(0.0, 1.0, 2.0, 4.0, 7.0, 11.0)
+    read = trace(3.0, 5.0)
+    assert gaps_before(running, read) == (1000.0,)
+    assert gaps_beside(running, read) == (2000.0, 3000.0)
 
 
 def test_a_stream_that_ended_before_the_read_gives_no_gap() -> None:
