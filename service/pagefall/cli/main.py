@@ -15,9 +15,15 @@ An OpenAI-compatible LLM server whose prefix cache does not end at the GPU.
 
 commands:
   serve                serve a model; without flags the embedded one, on port 30000
+  demo                 one document from each tier: a table and a chart, in a minute or two
+  cache stats          what a store of pages holds, without a server
+  cache verify         read every page of a store and check it
+  cache clear          remove pages from a store
+  cache diff           what differs between the settings behind two sets of pages
   bench engine         time a running server, alone or against a peer
   bench multi-turn     conversations that grow: latency, throughput and hit rate, tiers on against off
   bench shared-prefix  questions under few system prompts: the same, cache on against off
+  bench storage-hit    a hit in a throttled store against none, one in host memory against the device
   bench control-plane  time the scheduler and the prefix cache, without a model
 
   pagefall COMMAND --help   the flags of a command
@@ -41,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     match argv:
-        case [] | ["-h" | "--help", *_] | ["bench"] | ["bench", "-h" | "--help"]:
+        case [] | ["-h" | "--help", *_] | ["bench" | "cache"] | ["bench" | "cache", "-h" | "--help"]:
             sys.stdout.write(USAGE)
             return 0
         case ["--version", *_]:
@@ -57,6 +63,15 @@ def _dispatch(argv: list[str]) -> int:
             from pagefall.app import serve
 
             return serve(config)
+        case ["demo", *flags]:
+            from pagefall.bench.demo import demo
+            from pagefall.cli.demo import parse_demo
+
+            return demo(parse_demo(flags, os.environ))
+        case ["cache", *rest]:
+            from pagefall.cli.cache_command import cache
+
+            return cache(rest)
         case ["bench", *rest]:
             from pagefall.cli.bench import bench
 
@@ -64,6 +79,6 @@ def _dispatch(argv: list[str]) -> int:
         case [unknown, *_]:
             from pagefall.cli.flags import nearest
 
-            alike = nearest(unknown, ["serve", "bench", "--version", "--help"])
+            alike = nearest(unknown, ["serve", "demo", "bench", "cache", "--version", "--help"])
             raise ConfigError(f"{unknown}: unknown command; " + (f"did you mean {alike}?" if alike else "see --help"))
     raise AssertionError(argv)
