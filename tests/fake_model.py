@@ -19,20 +19,20 @@ class FakeModel:
         self.vocab_size = vocab_size
         self.plans: list[StepPlan] = []
         self._page_size = page_size
-        self._slots = np.zeros((num_pages, page_size), dtype=np.uint32)
+        self.slots = np.zeros((num_pages, page_size), dtype=np.uint32)
 
     def step(self, plan: StepPlan) -> StepResult:
         self.plans.append(plan)
         for sequence in plan.sequences:
             for position in range(sequence.start, len(sequence.token_ids)):
                 page_id = sequence.page_ids[position // self._page_size]
-                self._slots[page_id, position % self._page_size] = sequence.token_ids[position]
+                self.slots[page_id, position % self._page_size] = sequence.token_ids[position]
         sampled: list[TokenLogprob | None] = []
         for sequence in plan.sequences:
             if sequence.sampling is None:
                 sampled.append(None)
             else:
-                read = self._slots[sequence.page_ids].reshape(-1)[: len(sequence.token_ids)]
+                read = self.slots[sequence.page_ids].reshape(-1)[: len(sequence.token_ids)]
                 sampled.append(TokenLogprob(self.next_token(read), -1.0))
         return StepResult(step=plan.step, sampled=tuple(sampled), forward_seconds=0.25, sample_seconds=0.125)
 

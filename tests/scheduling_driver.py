@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from tests.fake_model import FakeModel
 
-from pagefall.config import CacheConfig, SchedulerConfig
+from pagefall.config import CacheConfig, SchedulerConfig, TierConfig
 from pagefall.messages import (
     Accepted,
     Cancel,
@@ -60,9 +60,18 @@ class Driver:
         page_size: int = 4,
         scheduler: SchedulerConfig = DEFAULT_SCHEDULER,
         cache: CacheConfig = DEFAULT_CACHE,
+        tiers: TierConfig | None = None,
+        num_host_pages: int = 0,
     ) -> None:
         self.state = SchedulerState(
-            scheduler=scheduler, cache=cache, page_size=page_size, num_pages=num_pages, namespace=b"test"
+            scheduler=scheduler,
+            cache=cache,
+            page_size=page_size,
+            num_pages=num_pages,
+            namespace=b"test",
+            tiers=tiers,
+            num_host_pages=num_host_pages,
+            page_bytes=1000,
         )
         self.model = FakeModel(num_pages=num_pages, page_size=page_size)
         self.answers: dict[str, list[int]] = defaultdict(list)
@@ -71,7 +80,7 @@ class Driver:
         self.now = 0.0
 
     def submit(self, name: str, prompt: Sequence[int], **options: object) -> Accepted | Rejected:
-        return intake.submit(self.state, submit_message(name, prompt, **options))  # type: ignore[arg-type]
+        return intake.submit(self.state, submit_message(name, prompt, **options), now=self.now)  # type: ignore[arg-type]
 
     def cancel(self, name: str, *, stop: bool = False) -> RequestOutput | None:
         message = Cancel(request_id=RequestId(name), reason="stop" if stop else "abort")
@@ -86,10 +95,15 @@ class Driver:
         plan = plan_step(self.state, step=len(self.model.plans), now=self.now)
         self.state.cache.check()
         if plan.sequences:
-            for output in apply_result(self.state, plan, self.model.step(plan), now=self.now).outputs:
+            result = self.model.step(plan)
+            self.during_step()
+            for output in apply_result(self.state, plan, result, now=self.now).outputs:
                 self._take(output)
             self.state.cache.check()
         return plan
+
+    def during_step(self) -> None:
+        """What happens before the result of a step is applied."""
 
     def run(self, max_steps: int = 10_000) -> None:
         """Until nothing waits or runs."""

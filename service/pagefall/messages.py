@@ -323,12 +323,27 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
     num_running: int
     num_queued: int
     device_pages: PoolStats
+    host_pages: PoolStats | None = None
+    """None without a host tier."""
     num_steps: int = 0
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
+    num_device_tokens: int = 0
+    num_host_tokens: int = 0
+    num_storage_tokens: int = 0
+    """The three add up to `num_cached_tokens`."""
     num_generated_tokens: int = 0
     num_preemptions: int = 0
     num_evicted_pages: int = 0
+    num_evicted_host_pages: int = 0
+    num_lookups: int = 0
+    num_fetched_pages: int = 0
+    num_overtaken_pages: int = 0
+    """Asked of the store, but computed before they came."""
+    num_declined_fetches: int = 0
+    """Fetches that would have taken far longer than computing."""
+    num_skipped_offloads: int = 0
+    num_skipped_backups: int = 0
     num_conservation_breaches: int = 0
     plan_seconds: float = 0.0
     forward_seconds: float = 0.0

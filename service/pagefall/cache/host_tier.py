@@ -58,6 +58,14 @@ class HostTier:
     def num_pages(self) -> int:
         return self._pool.num_pages
 
+    @property
+    def num_free(self) -> int:
+        return self._pool.num_free
+
+    @property
+    def num_reserved(self) -> int:
+        return self._num_reserved
+
     def reserve(self, num_pages: int) -> PageIds:
         """Up to `num_pages` pages, for which unpinned copies are evicted where needed; ended by `give_back`,
         `attach` or `begin_offload`.
@@ -121,27 +129,21 @@ class HostTier:
                 self._pool.free(host_page_ids)
         self._tree.unpin_path(lease.node)
 
-    def pin_match(self, root: bytes, tokens: bytes, *, now: float, max_pages: int | None = None) -> HostPin | None:
-        """Pins what of `tokens` the host has behind what the device has (the first `max_pages` of it), and records
-        the hit. None where that is nothing.
-        """
+    def pin_match(self, root: bytes, tokens: bytes) -> HostPin | None:
+        """Pins what of `tokens` the host has behind what the device has. None where that is nothing."""
         found = self._tree.find(root, tokens)
-        num_pages = found.num_host_pages if max_pages is None else min(found.num_host_pages, max_pages)
-        if not num_pages or found.node is None:
+        if not found.num_host_pages or found.node is None:
             return None
-        node, num_node_pages = found.node, found.num_node_pages
-        surplus = found.num_host_pages - num_pages
-        while surplus >= num_node_pages and node.parent is not None:
-            surplus -= num_node_pages
-            node = node.parent
-            num_node_pages = node.num_pages
-        num_node_pages -= surplus
-        if num_node_pages < node.num_pages:
-            node = self._tree.split(node, num_node_pages)
-        for part in self._segment(node, num_pages):
+        node = found.node
+        if found.num_node_pages < node.num_pages:
+            node = self._tree.split(node, found.num_node_pages)
+        return self._pin(node, found.num_host_pages)
+
+    def record_hit(self, pin: HostPin, *, now: float) -> None:
+        """What is pinned is used by a request; an eviction policy may look at it."""
+        for part in self._segment(pin.node, pin.num_pages):
             part.last_access = now
             part.num_hits += 1
-        return self._pin(node, num_pages)
 
     def pin_copy(self, node: Node) -> HostPin | None:
         """Pins `node` and all above it that the store does not have yet; None where that is nothing."""
@@ -217,10 +219,6 @@ class HostTier:
             if not leaf.is_stored:
                 unstored.append(leaf)
         return unstored
-
-    @property
-    def num_free(self) -> int:
-        return self._pool.num_free
 
     def flush(self) -> int:
         """Drops every copy that nothing pins and returns how many pages that were; they do not count as evicted."""

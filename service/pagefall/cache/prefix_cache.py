@@ -80,15 +80,12 @@ class PrefixCache:
             found.num_pages * self._page_size, found.num_unpinned_pages, found.num_host_pages * self._page_size
         )
 
-    def pin_host_match(self, lease: Lease, root: bytes, token_ids: TokenIds, *, now: float) -> HostPin | None:
-        """Pins what the host alone has of the prompt behind the pages that `lease` was opened on.
+    def pin_host_match(self, root: bytes, token_ids: TokenIds) -> HostPin | None:
+        """Pins what the host alone has of the prompt, right behind what the device has.
 
-        Pages `[lease.num_shared_pages, ... + pin.num_pages)` of the sequence. None without a host tier or such pages.
+        None without a host tier or such pages. The pin is ended by `host.unpin`.
         """
-        self._require_open(lease)
-        if self.host is None:
-            return None
-        return self.host.pin_match(root, self._matchable(token_ids), now=now)
+        return None if self.host is None else self.host.pin_match(root, self._matchable(token_ids))
 
     def open(self, root: bytes, token_ids: TokenIds, *, now: float, priority: int = 0) -> Lease:
         """Starts a lease on the cached prefix of the prompt `token_ids`, and records the hit.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagefall.messages import FinishReason, RequestOutput, SequenceStep, StepOutput, StepPlan, StepResult, TokenLogprob
-from pagefall.scheduling import transitions
+from pagefall.scheduling import loading, offloading, transitions
 from pagefall.scheduling.request import Prefilling, Request
 from pagefall.scheduling.state import SchedulerState
 
@@ -16,6 +16,7 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult, *, n
     state.counters.num_steps += 1
     state.counters.forward_seconds += result.forward_seconds
     state.counters.sample_seconds += result.sample_seconds
+    state.prefill_cost.observe(plan, result)
     outputs = []
     for sequence, sampled in zip(plan.sequences, result.sampled, strict=True):
         _commit_chunk(state, sequence, now)
@@ -31,6 +32,8 @@ def _commit_chunk(state: SchedulerState, sequence: SequenceStep, now: float) -> 
         running.num_computed = len(sequence.token_ids)
         state.cache.commit(running.lease, sequence.token_ids, now=now)
         state.cache_version += 1
+        offloading.after_commit(state, running.lease.node)
+        loading.advance(state, running, now=now)
 
 
 def _take_token(state: SchedulerState, sequence: SequenceStep, sampled: TokenLogprob, now: float) -> RequestOutput:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from pagefall.messages import SequenceStep, StepPlan
-from pagefall.scheduling import transitions
+from pagefall.scheduling import fetching, loading, offloading, transitions
+from pagefall.scheduling.arrivals import Arrivals
 from pagefall.scheduling.policy import WINDOW, admission_order, count_overtakes, is_overdue
 from pagefall.scheduling.request import Decoding, Prefilling, Request, Running, Waiting
 from pagefall.scheduling.sharing import find_shared_prefill, is_under_way
@@ -28,45 +29,67 @@ have, if less) before pages run out: preempting recomputes, so it should be rare
 
 
 def plan_step(state: SchedulerState, *, step: int, now: float) -> StepPlan:
-    """Decides the next step and takes the pages for it. Empty only if nothing waits or runs.
+    """Decides the next step and takes the pages for it. Empty only if nothing waits or runs, or if all that does
+    stands back for pages from lower tiers: for their arrival, or until `state.wake_at`.
 
     Costs O(running + `WINDOW`), however long the queue is.
     """
     num_preemptions = state.counters.num_preemptions
+    state.wake_at = None
+    offloading.keep_clean(state)
     decodes = [
         _sequence(decoding, decoding.num_computed, decoding.request.num_tokens, state.page_size)
         for decoding in _decodes_with_pages(state, now)
     ]
-    chunks = _Chunks(state, budget=max(state.config.chunked_prefill_size - len(decodes), _min_prefill_tokens(state)))
+    budget = max(state.config.chunked_prefill_size - len(decodes), _min_prefill_tokens(state))
+    chunks = _Chunks(state, budget=budget, now=now)
     for running in state.running.in_order():
         if isinstance(running, Prefilling):
+            loading.advance(state, running, now=now)
             chunks.add(running)
     if state.counters.num_preemptions == num_preemptions:  # else pages are short: whoever gave them up goes first
         _admit(state, chunks, now)
+    sequences = (*decodes, *chunks.sequences)
+    if not sequences:  # the runner hears of what ended with the next step that there is
+        return StepPlan(step=step, sequences=())
     ended, state.ended = tuple(state.ended), []
-    return StepPlan(step=step, sequences=(*decodes, *chunks.sequences), ended=ended)
+    return StepPlan(step=step, sequences=sequences, ended=ended)
 
 
 class _Chunks:
     """The prompts' share of the step: each gets as much as it needs and the budget still allows."""
 
-    def __init__(self, state: SchedulerState, *, budget: int) -> None:
+    def __init__(self, state: SchedulerState, *, budget: int, now: float) -> None:
         self.budget = budget
         self.prefills: list[Prefilling] = []
         self.sequences: list[SequenceStep] = []
-        self._page_size = state.page_size
+        self._state = state
+        self._now = now
 
     def add(self, prefilling: Prefilling) -> None:
         self.prefills.append(prefilling)
         if not self.budget:
             return
-        start, end = prefilling.num_computed, prefilling.request.num_tokens
+        span = loading.next_span(self._state, prefilling, now=self._now)
+        if span is None:
+            _wake_for(self._state, prefilling.arrivals, self._now)
+            return
+        start, end = span
         if end - start <= self.budget:
             self.budget -= end - start
         else:
             # The step is full now: the few tokens that alignment leaves are not worth beginning another prompt.
             end, self.budget = _aligned(start, start + self.budget), 0
-        self.sequences.append(_sequence(prefilling, start, end, self._page_size))
+        loading.planned(self._state, prefilling, end)
+        self.sequences.append(_sequence(prefilling, start, end, self._state.page_size))
+
+
+def _wake_for(state: SchedulerState, arrivals: Arrivals | None, now: float) -> None:
+    """Someone stands back: for a copy, of which a report will come, or for the store, until a certain time."""
+    if arrivals is None or not arrivals.is_waiting(now):
+        return
+    if state.wake_at is None or arrivals.waits_until < state.wake_at:
+        state.wake_at = arrivals.waits_until
 
 
 def _aligned(start: int, end: int) -> int:
@@ -126,9 +149,14 @@ def _admit(state: SchedulerState, chunks: _Chunks, now: float) -> None:
         for running in state.running.in_order()
     )
     window = state.queue.first(WINDOW)
+    for waiting in window:
+        fetching.ask(state, waiting, now=now)
     for waiting in admission_order(window, state.config.schedule_policy, lambda w: _num_cached_tokens(state, w)):
         if not num_places or not chunks.budget:
             return
+        if waiting.arrivals is not None and waiting.arrivals.is_waiting(now):
+            _wake_for(state, waiting.arrivals, now)
+            continue
         if waiting.awaited is not None and is_under_way(waiting.awaited, state.running):
             continue
         request = waiting.request
@@ -154,7 +182,8 @@ def _num_cached_tokens(state: SchedulerState, waiting: Waiting) -> int:
     """How much of the request was cached when last looked; it is looked again only once more has been cached."""
     if waiting.matched_at != state.cache_version:
         waiting.matched_at = state.cache_version
-        waiting.num_matched_tokens = state.cache.match(waiting.request.root, waiting.request.token_ids).num_tokens
+        match = state.cache.match(waiting.request.root, waiting.request.token_ids)
+        waiting.num_matched_tokens = match.num_tokens + match.num_host_tokens
     return waiting.num_matched_tokens
 
 

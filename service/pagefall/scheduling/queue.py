@@ -30,6 +30,10 @@ class WaitingQueue:
         self.push(waiting)
         self._levels[waiting.request.submit.priority].move_to_end(waiting.request.request_id, last=False)
 
+    def get(self, request_id: RequestId) -> Waiting | None:
+        priority = self._priorities.get(request_id)
+        return None if priority is None else self._levels[priority][request_id]
+
     def remove(self, request_id: RequestId) -> Waiting | None:
         """Takes the request out; None if it is not in."""
         priority = self._priorities.pop(request_id, None)

@@ -12,6 +12,8 @@ import numpy as np
 
 from pagefall.cache.lease import Lease
 from pagefall.messages import FinishReason, RequestId, RequestOutput, Submit, Tier, TokenIds, TokenLogprob
+from pagefall.scheduling.arrivals import Arrivals
+from pagefall.scheduling.trace import CacheTrace
 
 
 class Request:
@@ -20,12 +22,13 @@ class Request:
     __slots__ = (
         "_buffer",
         "_cached_tokens_by_tier",
-        "num_cached_tokens",
+        "has_begun",
         "num_preemptions",
         "num_tokens",
         "root",
         "seniority",
         "submit",
+        "trace",
     )
 
     def __init__(self, submit: Submit, *, root: bytes, arrival: int) -> None:
@@ -36,8 +39,9 @@ class Request:
         """Unique; the smallest runs longest: higher priority, then earlier arrival."""
         self.num_tokens = len(submit.token_ids)
         self.num_preemptions = 0
-        self.num_cached_tokens: int | None = None
-        """What the cache gave when the request first started; None before."""
+        self.has_begun = False
+        """Whether it has ever started."""
+        self.trace = CacheTrace()
         self._cached_tokens_by_tier: dict[Tier, int] = {}
         self._buffer: TokenIds = submit.token_ids
 
@@ -63,12 +67,21 @@ class Request:
         """`[num_tokens]`, a view. It is never changed: new tokens are written behind its end."""
         return self._buffer[: self.num_tokens]
 
-    def start(self, num_cached_tokens: int) -> None:
+    @property
+    def num_cached_tokens(self) -> int:
+        """What the cache has given to the prompt when it was first computed."""
+        return sum(self._cached_tokens_by_tier.values())
+
+    def begin(self) -> None:
         """Records the first start, and makes room for the whole answer; a queued request has no such room yet."""
-        self.num_cached_tokens = num_cached_tokens
-        self._cached_tokens_by_tier = {"device": num_cached_tokens}
+        self.has_begun = True
+        self._cached_tokens_by_tier = {"device": 0, "host": 0, "storage": 0}
         self._buffer = np.empty(self.num_prompt_tokens + self.submit.stop.max_tokens, dtype=np.uint32)
         self._buffer[: self.num_prompt_tokens] = self.submit.token_ids
+
+    def count_cached(self, tier: Tier, num_tokens: int) -> None:
+        """`num_tokens` of the prompt came from a tier. Before the first token of the answer only."""
+        self._cached_tokens_by_tier[tier] += num_tokens
 
     def append(self, token_id: int) -> None:
         self._buffer[self.num_tokens] = token_id
@@ -81,7 +94,7 @@ class Request:
             token_ids=tuple(token.token_id for token in sampled),
             logprobs=() if self.submit.sampling.num_top_logprobs is None else sampled,
             finish_reason=finish_reason,
-            cached_tokens=self.num_cached_tokens or 0,
+            cached_tokens=self.num_cached_tokens,
             cached_tokens_by_tier=self._cached_tokens_by_tier,
         )
 
@@ -93,6 +106,7 @@ class Prefilling:
     request: Request
     lease: Lease
     num_computed: int
+    arrivals: Arrivals | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -123,6 +137,7 @@ class Waiting:
 
     `num_overtakes`: how many requests that stood behind it were started before it. `awaited`: it lets a prefill under
     way compute their common head. `matched_at` and `num_matched_tokens` remember a look into the cache (see `policy`).
+    `arrivals`: what it asked of lower tiers, once it `has_asked` and there was something to ask.
     """
 
     request: Request
@@ -130,3 +145,5 @@ class Waiting:
     awaited: Awaited | None = None
     matched_at: int = -1
     num_matched_tokens: int = 0
+    arrivals: Arrivals | None = None
+    has_asked: bool = False

@@ -7,10 +7,13 @@ from __future__ import annotations
 import msgspec
 
 from pagefall.cache.prefix_cache import PrefixCache
-from pagefall.config import CacheConfig, SchedulerConfig
+from pagefall.config import CacheConfig, SchedulerConfig, TierConfig
 from pagefall.messages import RequestId, SchedulerStats
+from pagefall.scheduling.cost_model import PrefillCost
 from pagefall.scheduling.queue import WaitingQueue
+from pagefall.scheduling.request import Request
 from pagefall.scheduling.running import RunningTable
+from pagefall.scheduling.tiers import TierState
 
 
 class Counters(msgspec.Struct):
@@ -19,6 +22,9 @@ class Counters(msgspec.Struct):
     num_steps: int = 0
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
+    num_device_tokens: int = 0
+    num_host_tokens: int = 0
+    num_storage_tokens: int = 0
     num_generated_tokens: int = 0
     num_preemptions: int = 0
     num_conservation_breaches: int = 0
@@ -31,9 +37,20 @@ class SchedulerState:
     """The queue, the running requests, the cache with all pages, and the limits they are kept in."""
 
     def __init__(
-        self, *, scheduler: SchedulerConfig, cache: CacheConfig, page_size: int, num_pages: int, namespace: bytes
+        self,
+        *,
+        scheduler: SchedulerConfig,
+        cache: CacheConfig,
+        page_size: int,
+        num_pages: int,
+        namespace: bytes,
+        tiers: TierConfig | None = None,
+        num_host_pages: int = 0,
+        page_bytes: int = 0,
     ) -> None:
-        """`namespace` is the digest of the model's `Namespace`."""
+        """`namespace` is the digest of the model's `Namespace`. `num_host_pages` 0: there are no lower tiers; else
+        `tiers` says how they are used, and a page of the host takes `page_bytes`.
+        """
         self.config = scheduler
         self.page_size = page_size
         self.num_pages = num_pages
@@ -46,7 +63,15 @@ class SchedulerState:
             page_size=page_size,
             eviction_policy=cache.radix_eviction_policy,
             enabled=self.shares_prefixes,
+            num_host_pages=num_host_pages,
         )
+        self.tiers: TierState | None = None
+        if self.cache.host is not None and tiers is not None:
+            has_storage = tiers.hicache_storage_backend is not None
+            self.tiers = TierState(tiers, self.cache.host, page_bytes=page_bytes, has_storage=has_storage)
+        self.prefill_cost = PrefillCost()
+        self.wake_at: float | None = None
+        """When a request that stands back now may go on without what it waits for; None if none does."""
         self.cache_version = 0
         """Rises whenever new prefixes were cached: what a match found before may have become longer."""
         self.num_arrivals = 0
@@ -58,6 +83,11 @@ class SchedulerState:
     def is_idle(self) -> bool:
         return not len(self.queue) and not len(self.running)
 
+    def request(self, request_id: RequestId) -> Request | None:
+        """The request, waiting or running; None if it has ended."""
+        holder = self.running.get(request_id) or self.queue.get(request_id)
+        return None if holder is None else holder.request
+
     def num_pages_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.page_size)
 
@@ -68,5 +98,8 @@ class SchedulerState:
             num_queued=len(self.queue),
             device_pages=self.cache.stats(),
             num_evicted_pages=self.cache.num_evicted_pages,
+            host_pages=None if self.tiers is None else self.tiers.host.stats(),
+            num_evicted_host_pages=0 if self.tiers is None else self.tiers.host.num_evicted_pages,
+            **({} if self.tiers is None else msgspec.structs.asdict(self.tiers.counters)),
             **msgspec.structs.asdict(self.counters),
         )

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from pagefall.cache.errors import ConservationError
+from pagefall.scheduling import loading, offloading
 from pagefall.scheduling.request import Decoding, Prefilling, Running, Waiting
 from pagefall.scheduling.state import SchedulerState
 
@@ -22,17 +23,21 @@ def start(state: SchedulerState, waiting: Waiting, *, now: float) -> Prefilling:
     lease = state.cache.open(request.root, request.token_ids, now=now, priority=request.submit.priority)
     if not state.cache.grow(lease, request.num_tokens, now=now):
         raise ConservationError(f"no pages for {request.num_tokens} tokens, {state.cache.num_available} are available")
-    if request.num_cached_tokens is None:
-        request.start(lease.num_cached_tokens)
+    if not request.has_begun:
+        request.begin()
         state.counters.num_prompt_tokens += request.num_prompt_tokens
-        state.counters.num_cached_tokens += lease.num_cached_tokens
-    prefilling = Prefilling(request, lease, num_computed=lease.num_cached_tokens)
+        loading.count_cached(state, request, "device", lease.num_cached_tokens)
+    offloading.after_hit(state, lease.node)
+    arrivals = loading.begin(state, waiting, lease, now=now)
+    prefilling = Prefilling(request, lease, num_computed=lease.num_cached_tokens, arrivals=arrivals)
     state.running.put(prefilling)
     return prefilling
 
 
 def decode(state: SchedulerState, prefilling: Prefilling) -> Decoding:
     """Its tokens are computed and the next one is sampled."""
+    if prefilling.arrivals is not None and state.tiers is not None:
+        loading.abandon(state.tiers, prefilling.arrivals, None)
     decoding = Decoding(prefilling.request, prefilling.lease)
     state.running.put(decoding)
     return decoding
@@ -56,5 +61,9 @@ def _leave(state: SchedulerState, running: Running, *, keep_computed: bool, now:
     if keep_computed:
         state.cache.commit(running.lease, running.request.token_ids[: running.num_computed], now=now)
         state.cache_version += 1
-    state.cache.release(running.lease, now=now)
+        offloading.after_commit(state, running.lease.node)
     state.running.remove(running)
+    arrivals = running.arrivals if isinstance(running, Prefilling) else None
+    if arrivals is not None and state.tiers is not None and loading.abandon(state.tiers, arrivals, running.lease):
+        return  # copies are still writing to its pages; the last of them releases the lease
+    state.cache.release(running.lease, now=now)

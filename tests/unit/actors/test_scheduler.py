@@ -167,7 +167,7 @@ async def test_the_cache_is_flushed_between_steps() -> None:
         world.submit("a", prompt(0, 12), max_tokens=1)
         await world.heard()
         world.send(FlushCache(flush_id=7))
-        assert await world.heard() == [CacheFlushed(flush_id=7, num_pages=3)]
+        assert await world.heard() == [CacheFlushed(flush_id=7, num_pages={"device": 3, "host": 0})]
         assert world.scheduler.stats().device_pages.free == 64
 
 

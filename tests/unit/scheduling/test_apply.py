@@ -73,7 +73,7 @@ def test_every_output_says_what_was_cached_and_where() -> None:
     driver.submit("b", prompt(0, 9))
     (output,) = outputs_of_a_step(driver)
     assert output.request_id == RequestId("b")
-    assert (output.cached_tokens, output.cached_tokens_by_tier) == (8, {"device": 8})
+    assert (output.cached_tokens, output.cached_tokens_by_tier) == (8, {"device": 8, "host": 0, "storage": 0})
 
 
 def test_the_counters_add_up() -> None:

@@ -1,0 +1,259 @@
+"""From the store into the host pool, for a request that wants its pages: asking, deciding, receiving.
+
+How long a request stands back for what it asked for, by `hicache_storage_prefetch_policy`:
+
+- `best_effort`: not at all; it uses what has arrived when it is scheduled.
+- `wait_complete`: until every page the store has is here, unless the store falls silent.
+- `timeout`: until all is here, at most base + per-1k-token seconds.
+- `auto`: as long as that cannot cost more than a tenth of computing the pages. It then computes from the front while
+  the store loads from the back, until they meet; where loading is much slower than computing it does not load at all.
+"""
+
+from __future__ import annotations
+
+from typing import Final, assert_never
+
+import numpy as np
+
+from pagefall.cache.keys import page_keys
+from pagefall.messages import Fetch, FetchEnded, LookedUp, Lookup, PagesFetched, StopFetch
+from pagefall.scheduling.arrivals import ABSENT, FETCHED, FETCHING, Arrivals
+from pagefall.scheduling.request import Request, Waiting
+from pagefall.scheduling.state import SchedulerState
+from pagefall.scheduling.tiers import FetchRecord, LookupRecord, TierState
+
+_RISKED_SHARE: Final = 0.1
+"""`auto` waits at most for this share of the time that computing would take."""
+
+_LOOKUP_SHARE: Final = 0.04
+_UNKNOWN_COST_SECONDS: Final = 0.5
+"""How long `auto` waits while it does not know yet what computing costs."""
+
+_SHORTEST_WAIT_SECONDS: Final = 0.02
+_HOPELESS: Final = 8.0
+"""Loading that takes so many times as long as computing saves less than it disturbs..."""
+
+_TRY_AGAIN_EVERY: Final = 16
+"""... but so often it is tried all the same: the store may have become faster."""
+
+
+def ask(state: SchedulerState, waiting: Waiting, *, now: float) -> None:
+    """A request is near its start: keeps what the host has of it, and asks the store for the rest if that is worth it.
+
+    Does so once in the request's life; later calls do nothing.
+    """
+    if waiting.has_asked:
+        return
+    waiting.has_asked = True
+    tiers = state.tiers
+    if tiers is None or not state.shares_prefixes:
+        return
+    request = waiting.request
+    num_usable = (request.num_tokens - 1) // state.page_size
+    match = state.cache.match(request.root, request.token_ids)
+    first_page = (match.num_tokens + match.num_host_tokens) // state.page_size
+    num_wanted = (num_usable - first_page) * state.page_size
+    asks = tiers.has_storage and num_wanted >= max(1, tiers.config.hicache_prefetch_threshold)
+    if not match.num_host_tokens and not asks:
+        return
+    arrivals = waiting.arrivals = Arrivals(num_usable, now=now)
+    arrivals.low_page = match.num_tokens // state.page_size
+    if match.num_host_tokens:
+        arrivals.pin = state.cache.pin_host_match(request.root, request.token_ids)
+    if not asks:
+        return
+    keys = tuple(page_keys(request.root, request.token_ids[: num_usable * state.page_size], state.page_size))
+    transfer_id = arrivals.lookup = tiers.next_id()
+    tiers.lookups[transfer_id] = LookupRecord(arrivals, request.request_id, first_page, keys[first_page:])
+    tiers.outbox.append(Lookup(transfer_id=transfer_id, keys=keys[first_page:]))
+    tiers.counters.num_lookups += 1
+    arrivals.waits_until = now + _lookup_wait(state, tiers, first_page, num_wanted)
+
+
+def looked_up(state: SchedulerState, report: LookedUp, *, now: float) -> None:
+    """The store has said how much it has: decides whether and how to load it."""
+    tiers = _tiers(state)
+    record = tiers.lookups.pop(report.transfer_id)
+    arrivals = record.arrivals
+    arrivals.lookup = None
+    request = state.request(record.request_id)
+    if report.answer == "answered":
+        tiers.storage_link.observe_latency(report.seconds)
+    if arrivals.is_abandoned or request is None:
+        return
+    trace = request.trace
+    trace.storage_answer, trace.num_present_pages = report.answer, report.num_present
+    first = max(record.first_page, arrivals.low_page)
+    end = record.first_page + report.num_present
+    if end <= first or (arrivals.has_started and tiers.config.hicache_storage_prefetch_policy != "auto"):
+        return
+    if not _is_worth_loading(state, tiers, request, first, end - first):
+        return
+    host_page_ids = tiers.host.reserve(min(end - first, tiers.num_fetchable_pages))
+    if not len(host_page_ids):
+        return
+    pages = np.arange(first, first + len(host_page_ids))
+    if tiers.config.hicache_storage_prefetch_policy == "auto":
+        pages = pages[::-1].copy()
+    transfer_id = arrivals.fetch = tiers.next_id()
+    tiers.fetches[transfer_id] = FetchRecord(
+        arrivals, record.request_id, pages, host_page_ids, np.zeros(len(pages), dtype=np.bool_)
+    )
+    arrivals.states[pages] = FETCHING
+    arrivals.fetch_began_at = now
+    num_bytes = len(pages) * tiers.page_bytes
+    load_seconds = tiers.storage_link.estimate(num_bytes)
+    arrivals.first_seconds = tiers.storage_link.estimate(0)
+    arrivals.seconds_a_page = load_seconds / len(pages)
+    arrivals.waits_until = _fetch_wait(state, tiers, arrivals, load_seconds, trace.compute_seconds, now)
+    tiers.outbox.append(
+        Fetch(
+            transfer_id=transfer_id,
+            keys=tuple(record.keys[page - record.first_page] for page in pages.tolist()),
+            host_page_ids=host_page_ids,
+        )
+    )
+
+
+def pages_fetched(state: SchedulerState, report: PagesFetched, *, now: float) -> None:
+    """Some pages are in host memory, or will not be."""
+    tiers = _tiers(state)
+    record = tiers.fetches[report.transfer_id]
+    arrivals = record.arrivals
+    request = state.request(record.request_id)
+    for index, outcome in zip(report.indices, report.outcomes, strict=True):
+        record.reported[index] = True
+        page, host_page_id = int(record.pages[index]), record.host_page_ids[index : index + 1]
+        if request is not None:
+            request.trace.count_outcome(outcome)
+        if outcome == "hit":
+            arrivals.num_fetched += 1
+            tiers.counters.num_fetched_pages += 1
+        if outcome == "hit" and not arrivals.is_abandoned and arrivals.states[page] == FETCHING:
+            arrivals.states[page] = FETCHED
+            arrivals.from_storage[page] = True
+            arrivals.held[page] = int(host_page_id[0])
+            continue
+        tiers.host.give_back(host_page_id)
+        if arrivals.states[page] == FETCHING:
+            arrivals.states[page] = ABSENT
+    if tiers.config.hicache_storage_prefetch_policy == "wait_complete":
+        arrivals.waits_until = now + 2 * tiers.config.hicache_storage_deadline
+
+
+def fetch_ended(state: SchedulerState, report: FetchEnded) -> None:
+    """Nothing of it is written any more: what was not reported is free."""
+    tiers = _tiers(state)
+    record = tiers.fetches.pop(report.transfer_id)
+    record.arrivals.fetch = None
+    states = record.arrivals.states
+    unread = record.pages[~record.reported]
+    states[unread[states[unread] == FETCHING]] = ABSENT
+    tiers.host.give_back(record.host_page_ids[~record.reported])
+    tiers.storage_link.observe(first_seconds=report.first_seconds, seconds=report.seconds, num_bytes=report.num_bytes)
+
+
+def stop(tiers: TierState, arrivals: Arrivals) -> None:
+    """What is still being fetched is not wanted any more."""
+    if arrivals.fetch is not None:
+        tiers.outbox.append(StopFetch(transfer_id=arrivals.fetch))
+    fetching = arrivals.states == FETCHING
+    tiers.counters.num_overtaken_pages += int(fetching.sum())
+    arrivals.states[fetching] = ABSENT
+
+
+def overtake(tiers: TierState, arrivals: Arrivals, first: int, end: int) -> None:
+    """Pages `[first, end)` are computed now, whatever the store sends."""
+    arrivals.low_page = max(arrivals.low_page, end)
+    part = arrivals.states[first:end]
+    fetching = part == FETCHING
+    if fetching.any():
+        part[fetching] = ABSENT
+        tiers.counters.num_overtaken_pages += int(fetching.sum())
+        if arrivals.fetch is not None and not (arrivals.states == FETCHING).any():
+            stop(tiers, arrivals)
+
+
+def _tiers(state: SchedulerState) -> TierState:
+    if state.tiers is None:
+        raise RuntimeError("a report of a transfer came, but there are no tiers")
+    return state.tiers
+
+
+def _lookup_wait(state: SchedulerState, tiers: TierState, first_page: int, num_wanted: int) -> float:
+    """Seconds a request stands back until the store has said what it has."""
+    config = tiers.config
+    match config.hicache_storage_prefetch_policy:
+        case "best_effort":
+            return 0.0
+        case "wait_complete":
+            return 2 * config.hicache_storage_deadline
+        case "timeout":
+            return _timeout(tiers, num_wanted)
+        case "auto":
+            compute = _compute_seconds(state, first_page, num_wanted)
+            wait = _UNKNOWN_COST_SECONDS if compute is None else max(_SHORTEST_WAIT_SECONDS, _LOOKUP_SHARE * compute)
+            return min(wait, config.hicache_storage_deadline)
+        case _:
+            assert_never(config.hicache_storage_prefetch_policy)
+
+
+def _fetch_wait(
+    state: SchedulerState,
+    tiers: TierState,
+    arrivals: Arrivals,
+    load_seconds: float,
+    compute_seconds: float | None,
+    now: float,
+) -> float:
+    """The time until which a request stands back for pages that are on their way."""
+    config = tiers.config
+    match config.hicache_storage_prefetch_policy:
+        case "best_effort":
+            return now
+        case "wait_complete":
+            return now + 2 * config.hicache_storage_deadline
+        case "timeout":
+            num_tokens = int((arrivals.states == FETCHING).sum()) * state.page_size
+            return arrivals.asked_at + _timeout(tiers, num_tokens)
+        case "auto":
+            if compute_seconds is None:
+                return arrivals.asked_at + _UNKNOWN_COST_SECONDS
+            if load_seconds > compute_seconds / 3:
+                return now  # two ends at once are quicker than either
+            return min(
+                now + 2 * load_seconds + _SHORTEST_WAIT_SECONDS, arrivals.asked_at + _RISKED_SHARE * compute_seconds
+            )
+        case _:
+            assert_never(config.hicache_storage_prefetch_policy)
+
+
+def _timeout(tiers: TierState, num_tokens: int) -> float:
+    config = tiers.config
+    return config.hicache_prefetch_timeout_base + config.hicache_prefetch_timeout_per_ki_token * num_tokens / 1024
+
+
+def _is_worth_loading(state: SchedulerState, tiers: TierState, request: Request, first: int, num_pages: int) -> bool:
+    """The cost model's word, with its inputs left in the request's trace. Only `auto` asks for it."""
+    load = tiers.storage_link.estimate(num_pages * tiers.page_bytes)
+    compute = _compute_seconds(state, first, num_pages * state.page_size)
+    trace = request.trace
+    trace.load_seconds, trace.compute_seconds = load, compute
+    trace.decision = "load"
+    if tiers.config.hicache_storage_prefetch_policy != "auto" or compute is None:
+        return True
+    if load > compute / 3:
+        trace.decision = "two_ended"
+    if load <= _HOPELESS * compute:
+        return True
+    tiers.counters.num_declined_fetches += 1
+    if tiers.counters.num_declined_fetches % _TRY_AGAIN_EVERY == 0:
+        return True
+    trace.decision = "recompute"
+    return False
+
+
+def _compute_seconds(state: SchedulerState, first_page: int, num_tokens: int) -> float | None:
+    return state.prefill_cost.estimate(
+        first_page * state.page_size, num_tokens, chunk_size=state.config.chunked_prefill_size
+    )

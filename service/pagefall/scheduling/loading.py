@@ -1,0 +1,228 @@
+"""From the host pool to the device, into the pages of a request that has started; and what part of it to compute.
+
+A request owns device pages for its whole prompt from its start. Pages that come from lower tiers are copied into these
+and are nobody else's until the prompt's computed part reaches them: then they are cached like any others.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from pagefall.cache.host_tier import HostPin
+from pagefall.cache.lease import Lease
+from pagefall.messages import CopyDone, LoadBack, PageIds, Tier
+from pagefall.scheduling import fetching, offloading
+from pagefall.scheduling.arrivals import ABSENT, COPYING, FETCHED, FETCHING, READY, Arrivals
+from pagefall.scheduling.request import Prefilling, Request, Waiting
+from pagefall.scheduling.state import SchedulerState
+from pagefall.scheduling.tiers import LoadRecord, TierState
+
+MIN_CHUNK_TOKENS: Final = 64
+"""What is computed at a time at least while the store loads towards it."""
+
+
+PageIndices = npt.NDArray[np.int64]
+
+
+class Span(NamedTuple):
+    """Positions to compute next."""
+
+    start: int
+    end: int
+
+
+def begin(state: SchedulerState, waiting: Waiting, lease: Lease, *, now: float) -> Arrivals | None:
+    """The request has started on `lease`, which covers its prompt: what lower tiers have of it begins to come."""
+    tiers = state.tiers
+    if tiers is None:
+        return None
+    request, arrivals = waiting.request, waiting.arrivals
+    waiting.arrivals = None
+    pin = state.cache.pin_host_match(request.root, request.token_ids)
+    if arrivals is None and pin is None:
+        return None
+    if arrivals is None:
+        arrivals = Arrivals((request.num_tokens - 1) // state.page_size, now=now)
+    arrivals.has_started = True
+    if arrivals.pin is not None:
+        tiers.host.unpin(arrivals.pin)
+        arrivals.pin = None
+    first = lease.num_shared_pages
+    end = first + (0 if pin is None else pin.num_pages)
+    _drop(tiers, arrivals, np.flatnonzero(arrivals.states[:end] == FETCHED))
+    fetching.overtake(tiers, arrivals, 0, end)
+    if pin is not None:
+        tiers.host.record_hit(pin, now=now)
+        _load(tiers, arrivals, lease, np.arange(first, end), pin.host_page_ids, pin)
+    if tiers.config.hicache_storage_prefetch_policy != "auto":
+        fetching.stop(tiers, arrivals)
+    load_fetched(tiers, arrivals, lease)
+    return arrivals
+
+
+def load_fetched(tiers: TierState, arrivals: Arrivals, lease: Lease) -> None:
+    """Pages that have come from the store go on to the device."""
+    pages = np.flatnonzero(arrivals.states == FETCHED)
+    if len(pages):
+        held = np.array([arrivals.held[page] for page in pages.tolist()], dtype=np.int32)
+        _load(tiers, arrivals, lease, pages, held, None)
+
+
+def loaded(state: SchedulerState, report: CopyDone, *, now: float) -> None:
+    """Pages are on the device, unless the copy failed: then they are computed."""
+    tiers = _tiers(state)
+    record = tiers.loads.pop(report.transfer_id)
+    arrivals = record.arrivals
+    arrivals.num_copying -= len(record.pages)
+    if record.pin is not None:
+        tiers.host.unpin(record.pin)
+    if report.error is None:
+        arrivals.states[record.pages] = READY
+        num_bytes = len(record.pages) * tiers.page_bytes
+        tiers.host_link.observe(first_seconds=0.0, seconds=report.seconds, num_bytes=num_bytes)
+    else:
+        arrivals.states[record.pages] = ABSENT
+    if arrivals.is_abandoned or report.error is not None:
+        _drop(tiers, arrivals, record.pages)
+    if arrivals.lease is not None and not arrivals.num_copying:
+        state.cache.release(arrivals.lease, now=now)
+        arrivals.lease = None
+
+
+def advance(state: SchedulerState, prefilling: Prefilling, *, now: float) -> None:
+    """Jumps over the pages that are ready where the computed part ends. No step of the request may be under way."""
+    arrivals = prefilling.arrivals
+    if arrivals is None or prefilling.num_computed % state.page_size:
+        return
+    tiers, request, lease = _tiers(state), prefilling.request, prefilling.lease
+    page = prefilling.num_computed // state.page_size
+    while page < len(arrivals.states) and arrivals.states[page] == READY:
+        end = arrivals.run_of(page, READY)
+        others = np.flatnonzero(arrivals.from_storage[page:end] != arrivals.from_storage[page])
+        end = page + int(others[0]) if len(others) else end
+        is_from_storage = bool(arrivals.from_storage[page])
+        prefilling.num_computed = end * state.page_size
+        state.cache.commit(lease, request.token_ids[: prefilling.num_computed], now=now)
+        state.cache_version += 1
+        arrivals.states[page:end] = ABSENT
+        if is_from_storage:
+            held = np.array([arrivals.held.pop(index) for index in range(page, end)], dtype=np.int32)
+            num_attached = tiers.host.attach(lease.node, held, is_stored=True)
+            tiers.host.give_back(held[: len(held) - num_attached])
+        if not request.num_preemptions:
+            count_cached(state, request, "storage" if is_from_storage else "host", (end - page) * state.page_size)
+        offloading.after_commit(state, lease.node)
+        page = end
+    arrivals.low_page = max(arrivals.low_page, page)
+
+
+def count_cached(state: SchedulerState, request: Request, tier: Tier, num_tokens: int) -> None:
+    """`num_tokens` of the prompt, computed for the first time now, came from `tier`."""
+    request.count_cached(tier, num_tokens)
+    counters = state.counters
+    counters.num_cached_tokens += num_tokens
+    match tier:
+        case "device":
+            counters.num_device_tokens += num_tokens
+        case "host":
+            counters.num_host_tokens += num_tokens
+        case "storage":
+            counters.num_storage_tokens += num_tokens
+        case _:
+            assert_never(tier)
+
+
+def next_span(state: SchedulerState, prefilling: Prefilling, *, now: float) -> Span | None:
+    """What to compute of the prompt next; None while it stands back for pages that are coming."""
+    start, end = prefilling.num_computed, prefilling.request.num_tokens
+    arrivals, page_size = prefilling.arrivals, state.page_size
+    if arrivals is None:
+        return Span(start, end)
+    page = start // page_size
+    if start % page_size == 0 and page < len(arrivals.states):
+        if arrivals.states[page] == COPYING:
+            return None
+        if arrivals.states[page] == FETCHING and arrivals.is_waiting(now):
+            return None
+    certain = arrivals.next_in(page + (start % page_size > 0), (COPYING, READY))
+    if certain < len(arrivals.states):
+        end = certain * page_size
+    first_fetching = arrivals.next_in(page, (FETCHING,))
+    if first_fetching * page_size < end and first_fetching < len(arrivals.states):
+        end = _meeting_point(state, arrivals, start, first_fetching, end, now)
+    return Span(start, end)
+
+
+def planned(state: SchedulerState, prefilling: Prefilling, end: int) -> None:
+    """Positions up to `end` are computed in the coming step."""
+    if prefilling.arrivals is not None:
+        end_page = -(-end // state.page_size)
+        fetching.overtake(_tiers(state), prefilling.arrivals, prefilling.num_computed // state.page_size, end_page)
+
+
+def abandon(tiers: TierState, arrivals: Arrivals, lease: Lease | None) -> bool:
+    """The request is gone, or starts anew. True: `lease` must outlive it until the copies under way are over, and is
+    released then.
+    """
+    arrivals.is_abandoned = True
+    fetching.stop(tiers, arrivals)
+    if arrivals.pin is not None:
+        tiers.host.unpin(arrivals.pin)
+        arrivals.pin = None
+    _drop(tiers, arrivals, np.flatnonzero((arrivals.states == FETCHED) | (arrivals.states == READY)))
+    if lease is None or not arrivals.num_copying:
+        return False
+    arrivals.lease = lease
+    return True
+
+
+def _meeting_point(
+    state: SchedulerState, arrivals: Arrivals, start: int, first_fetching: int, end: int, now: float
+) -> int:
+    """Where computing from `start` meets the store, which loads towards it from `end`."""
+    page_size = state.page_size
+    last_fetching = int(np.flatnonzero(arrivals.states == FETCHING)[-1])
+    gap_start, gap_end = max(start, first_fetching * page_size), min(end, (last_fetching + 1) * page_size)
+    compute = state.prefill_cost.estimate(start, gap_end - start, chunk_size=state.config.chunked_prefill_size)
+    pace = arrivals.fetch_seconds_a_page(now)
+    if compute is None or pace == float("inf"):
+        return end
+    compute_pace = compute / max(1, (gap_end - start) // page_size)
+    num_pages = int((gap_end - gap_start) / page_size * pace / max(pace + compute_pace, 1e-9))
+    num_tokens = max(gap_start - start + num_pages * page_size, MIN_CHUNK_TOKENS)
+    return min(end, -(-(start + num_tokens) // page_size) * page_size)
+
+
+def _load(
+    tiers: TierState,
+    arrivals: Arrivals,
+    lease: Lease,
+    pages: PageIndices,
+    host_page_ids: PageIds,
+    pin: HostPin | None,
+) -> None:
+    """Begins to copy `host_page_ids` into the lease's device pages for `pages` of the prompt."""
+    arrivals.states[pages] = COPYING
+    arrivals.num_copying += len(pages)
+    transfer_id = tiers.next_id()
+    tiers.loads[transfer_id] = LoadRecord(arrivals, lease, pages, pin)
+    tiers.outbox.append(
+        LoadBack(transfer_id=transfer_id, host_page_ids=host_page_ids, device_page_ids=lease.page_ids[pages])
+    )
+
+
+def _drop(tiers: TierState, arrivals: Arrivals, pages: PageIndices) -> None:
+    """Gives back the host pages held for `pages`, as far as there are any; copies of them are over or never began."""
+    held = [arrivals.held.pop(page) for page in pages.tolist() if page in arrivals.held]
+    tiers.host.give_back(np.array(held, dtype=np.int32))
+    states = arrivals.states[pages]
+    arrivals.states[pages[states != COPYING]] = ABSENT
+
+
+def _tiers(state: SchedulerState) -> TierState:
+    if state.tiers is None:
+        raise RuntimeError("pages come from tiers that there are not")
+    return state.tiers

@@ -1,0 +1,83 @@
+"""What the cache controller reports. All of it may be dealt with while a step is under way: nothing here touches pages
+that a forward reads or writes.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from pagefall.messages import (
+    BackedUp,
+    CacheFlushed,
+    ClearStorage,
+    ControllerReport,
+    CopyDone,
+    FetchEnded,
+    FlushCache,
+    LookedUp,
+    PagesFetched,
+    StorageCleared,
+    Tier,
+)
+from pagefall.scheduling import fetching, loading, offloading
+from pagefall.scheduling.request import Prefilling
+from pagefall.scheduling.state import SchedulerState
+from pagefall.scheduling.tiers import FlushRecord, TierState
+
+
+def receive(state: SchedulerState, report: ControllerReport, *, now: float) -> CacheFlushed | None:
+    """Applies the report; returns what someone outside has been waiting for."""
+    tiers = state.tiers
+    if tiers is None:
+        raise RuntimeError("the cache controller reported, but there are no tiers")
+    match report:
+        case CopyDone():
+            if report.transfer_id in tiers.offloads:
+                offloading.offloaded(tiers, report)
+            else:
+                loading.loaded(state, report, now=now)
+        case LookedUp():
+            fetching.looked_up(state, report, now=now)
+        case PagesFetched():
+            record = tiers.fetches[report.transfer_id]
+            fetching.pages_fetched(state, report, now=now)
+            running = state.running.get(record.request_id)
+            if isinstance(running, Prefilling) and running.arrivals is record.arrivals:
+                loading.load_fetched(tiers, record.arrivals, running.lease)
+        case FetchEnded():
+            fetching.fetch_ended(state, report)
+        case BackedUp():
+            offloading.backed_up(tiers, report)
+        case StorageCleared():
+            return _storage_cleared(tiers, report)
+        case _:
+            assert_never(report)
+    return None
+
+
+def flush(state: SchedulerState, message: FlushCache, *, now: float) -> CacheFlushed | None:
+    """Drops what nothing uses. None: the store has yet to answer. No step may be under way."""
+    num_pages: dict[Tier, int] = {}
+    tiers = state.tiers
+    if "device" in message.tiers:
+        num_pages["device"] = state.cache.flush(now)
+    if "host" in message.tiers:
+        num_pages["host"] = 0 if tiers is None else tiers.host.flush()
+    if "storage" in message.tiers and tiers is not None and tiers.has_storage:
+        transfer_id = tiers.next_id()
+        tiers.flushes[transfer_id] = FlushRecord(message.flush_id, num_pages)
+        tiers.outbox.append(ClearStorage(transfer_id=transfer_id))
+        return None
+    if "storage" in message.tiers:
+        num_pages["storage"] = 0
+    return CacheFlushed(flush_id=message.flush_id, num_pages=num_pages)
+
+
+def _storage_cleared(tiers: TierState, report: StorageCleared) -> CacheFlushed:
+    record = tiers.flushes.pop(report.transfer_id)
+    tiers.host.forget_stored()
+    return CacheFlushed(
+        flush_id=record.flush_id,
+        num_pages={**record.num_pages, "storage": report.num_pages},
+        storage_error=report.error,
+    )
