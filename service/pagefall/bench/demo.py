@@ -65,7 +65,8 @@ async def _measure(config: DemoConfig) -> DemoResult:
     model = ""
     with (
         tempfile.TemporaryDirectory(prefix="pagefall-demo-") as store,
-        tqdm(total=num_steps, bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt}", file=sys.stderr) as bar,
+        # disable=None: a bar is for terminals.
+        tqdm(total=num_steps, bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt}", disable=None) as bar,
     ):
         documents: list[str] = []
         for cases in lifetimes(CASES):

@@ -92,5 +92,5 @@ def _free_port() -> int:
 
 
 def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    lines = log.read_text(errors="replace").strip().split("\n")
+    return lines[-1].removeprefix("pagefall: error: ") or "it said nothing"

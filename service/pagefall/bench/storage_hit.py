@@ -83,8 +83,8 @@ async def _run(config: StorageHitConfig) -> None:
     with tempfile.TemporaryDirectory(prefix="pagefall-store-") as store:
         measured = await _measure(config, Path(store))
     tables = [figures for figures in (storage_figures(measured), host_figures(measured)) if figures]
-    throttle = throttle_setting(config) or "none"
-    sys.stdout.write(f"{config.tokens:,} tokens, {config.repeats} repeats, throttle: {throttle}\n")
+    throttle = ", ".join(f"{name} {value:g}" for name, value in throttle_setting(config).items())
+    sys.stdout.write(f"{config.tokens:,} tokens, {config.repeats} repeats, throttle: {throttle or 'none'}\n")
     for figures in tables:
         sys.stdout.write(f"\n{table(figures, list(figures[0].samples))}")
     if config.json is not None:

@@ -57,7 +57,7 @@ class OwnServer(msgspec.Struct, frozen=True, kw_only=True):
     restarts: str | None = None
 
     def __str__(self) -> str:
-        return " ".join(["pagefall serve", *self.flags])
+        return shlex.join(["pagefall", "serve", *self.flags])
 
 
 Target = RunningServer | OwnServer
