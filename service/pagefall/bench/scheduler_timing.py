@@ -104,7 +104,7 @@ def _submit(state: SchedulerState, num_requests: int, num_prompt_tokens: int, ma
             sampling=SamplingParams(temperature=0.0),
             stop=StopParams(max_tokens=max_tokens),
         )
-        assert isinstance(submit(state, message), Accepted)
+        assert isinstance(submit(state, message, now=time.monotonic()), Accepted)
 
 
 def _steps(state: SchedulerState) -> Iterator[tuple[StepPlan, float]]:
