@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shlex
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import anyio
+import httpx
 import msgspec
 from tqdm import tqdm
 
@@ -20,9 +20,9 @@ from pagefall.bench.demo_plan import CASES, DemoConfig, check_sizes, fillers, li
 from pagefall.bench.demo_report import DemoResult, DemoRow, demo_json, demo_table, wrong_rows
 from pagefall.bench.documents import ships_log
 from pagefall.bench.server_process import served
-from pagefall.bench.targets import open_url
+from pagefall.bench.targets import open_url, split_flags
 from pagefall.bench.transfers import MovedBytes, difference, settled
-from pagefall.errors import ConfigError
+from pagefall.errors import ConfigError, PagefallError
 
 _NUM_SAMPLE_WORDS: Final = 500
 
@@ -106,7 +106,7 @@ async def _server(config: DemoConfig, store: Path) -> AsyncIterator[CompletionCl
         *("--hicache-ratio", str(config.hicache_ratio)),
         *("--hicache-storage-backend", "file"),
         *("--hicache-storage-backend-extra-config", extra),
-        *shlex.split(config.serve_flags),
+        *split_flags("serve-flags", config.serve_flags),
     ]
     async with served(flags, {}) as url, open_url(url, random.SystemRandom()) as client:
         yield client
@@ -116,8 +116,11 @@ async def _server(config: DemoConfig, store: Path) -> AsyncIterator[CompletionCl
 async def _documents(client: CompletionClient, config: DemoConfig, rng: random.Random) -> list[str]:
     """Two documents of about `prompt_tokens` tokens by the server's own count."""
     sample = ships_log(rng, num_words=_NUM_SAMPLE_WORDS)
-    response = await client.http.post("/tokenize", json={"prompt": sample})
-    response.raise_for_status()
+    try:
+        response = await client.http.post("/tokenize", json={"prompt": sample})
+        response.raise_for_status()
+    except httpx.HTTPError as error:
+        raise PagefallError(f"the server cannot count tokens: {error or type(error).__name__}") from error
     tokens_per_word = response.json()["count"] / len(sample.split())
     return [ships_log(rng, num_words=int(config.prompt_tokens / tokens_per_word)) for _ in range(2)]
 

@@ -7,7 +7,6 @@ throttled if asked to be, whose device and host memory know nothing yet.
 from __future__ import annotations
 
 import random
-import shlex
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -22,8 +21,7 @@ from pagefall.bench.client import CompletionClient, Trace
 from pagefall.bench.prompts import Prompt, TokenPrompts
 from pagefall.bench.report import Figure, Row, table, to_json
 from pagefall.bench.scenarios import beside_a_stream, gaps_before, gaps_beside
-from pagefall.bench.targets import OwnServer, open_client
-from pagefall.errors import ConfigError
+from pagefall.bench.targets import OwnServer, open_client, split_flags
 from pagefall.messages import Tier
 
 CaseName = Literal["storage", "host"]
@@ -160,7 +158,7 @@ def pool_tokens(config: StorageHitConfig) -> int:
 
 
 def plain_flags(config: StorageHitConfig) -> list[str]:
-    return ["--max-total-tokens", str(pool_tokens(config)), *_split("serve-flags", config.serve_flags)]
+    return ["--max-total-tokens", str(pool_tokens(config)), *split_flags("serve-flags", config.serve_flags)]
 
 
 def tier_flags(config: StorageHitConfig, store: Path, *, throttle: dict[str, float]) -> list[str]:
@@ -171,7 +169,7 @@ def tier_flags(config: StorageHitConfig, store: Path, *, throttle: dict[str, flo
         *("--hicache-ratio", str(_HOST_RATIO)),
         *("--hicache-storage-backend", "file"),
         *("--hicache-storage-backend-extra-config", msgspec.json.encode(extra).decode()),
-        *_split("tier-flags", config.tier_flags),
+        *split_flags("tier-flags", config.tier_flags),
     ]
 
 
@@ -227,10 +225,3 @@ def host_figures(measured: Measured) -> list[Figure]:
 
 def _read(trace: Trace) -> Read:
     return Read(ttft_ms=1000 * trace.ttft_seconds, by_tier=trace.cached_tokens_by_tier or {})
-
-
-def _split(flag: str, text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise ConfigError(f"--{flag}: {error}") from None

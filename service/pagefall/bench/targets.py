@@ -85,17 +85,18 @@ def targets(config: ServersConfig, *, serve: str, against: str) -> tuple[Target,
 
 
 def _own_targets(config: ServersConfig, serve: str, against: str) -> tuple[Target, ...]:
-    flags = _split("serve", config.serve or serve)
+    flags = split_flags("serve", config.serve or serve)
     found: list[Target] = [OwnServer(label="serve", flags=flags)]
     if config.restart:
         found.append(OwnServer(label="restarted", flags=flags, restarts="serve"))
     # Flags of one's own are compared with other flags of one's own, or with nothing.
     if config.against is not None or config.serve is None:
-        found.append(OwnServer(label="against", flags=_split("against", config.against or against)))
+        found.append(OwnServer(label="against", flags=split_flags("against", config.against or against)))
     return tuple(found)
 
 
-def _split(flag: str, text: str) -> tuple[str, ...]:
+def split_flags(flag: str, text: str) -> tuple[str, ...]:
+    """`text`, the value of `flag`, in words as a shell makes them. Raises `ConfigError` for a quotation left open."""
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
