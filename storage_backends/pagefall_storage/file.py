@@ -105,8 +105,8 @@ class FileBackend:
         now = time.monotonic()
         self._schedule = schedule or RescanSchedule(max_bytes=config.max_bytes, now=now, seconds=now - started_at)
         self._index = Index(values, max_bytes=config.max_bytes, min_free_bytes=self._min_free_bytes())
-        for victim in self._index.trim():
-            remove_value(self._layout.path(victim.key), temp=self._temp)
+        for key, _ in self._index.trim():
+            remove_value(self._layout.path(key), temp=self._temp)
 
         self._threads = FileThreads(config.num_threads)
         self._scan_thread = ThreadPoolExecutor(1, thread_name_prefix="pagefall-file-scan")
@@ -122,17 +122,17 @@ class FileBackend:
     async def contains(self, keys: Sequence[Key]) -> int:
         check_keys(keys)
         self._check_open()
-        num_known = next((i for i, key in enumerate(keys) if key not in self._index), len(keys))
+        num_known = next((i for i, key in enumerate(keys) if self._index.get(key) is None), len(keys))
         if num_known == len(keys):
             return num_known
         return num_known + await self._threads.operate(partial(self._look_for, keys[num_known:]))
 
     async def get(self, keys: Sequence[Key], into: Sequence[memoryview]) -> list[GetOutcome]:
         check_keys(keys)
-        wanted = [(self._layout.path(key), buffer) for key, buffer in zip(keys, into, strict=True)]
+        wanted = list(zip(keys, into, strict=True))
         if self._is_closed:
             return [_STOPPED for _ in keys]
-        return await self._threads.operate(partial(self._get, keys, wanted))
+        return await self._threads.operate(partial(self._get, wanted))
 
     async def put(self, items: Sequence[PutItem]) -> list[PutOutcome]:
         check_keys(item.key for item in items)
@@ -179,48 +179,48 @@ class FileBackend:
         os.close(self._root_fd)
 
     async def _look_for(self, keys: Sequence[Key], stop: Stop) -> int:
-        def find() -> list[StoredValue]:
-            found: list[StoredValue] = []
+        def find() -> list[tuple[Key, int]]:
+            found: list[tuple[Key, int]] = []
             for key in keys:
                 num_bytes = None if stop.is_set() else stored_bytes(self._layout.path(key))
                 if num_bytes is None:
                     break
-                found.append(StoredValue(key, num_bytes, time.time()))
+                found.append((key, num_bytes))
             return found
 
         try:
             found = await self._threads.run(find)
         except OSError as error:
             raise StorageError(f"cannot look into {self._layout.root}: {error}") from error
-        for value in found:
-            self._index.add(value)
+        for key, num_bytes in found:
+            self._index.add(key, num_bytes)
         return len(found)
 
-    async def _get(self, keys: Sequence[Key], wanted: Sequence[tuple[str, memoryview]], stop: Stop) -> list[GetOutcome]:
-        read = await self._threads.spread(lambda each: read_value(*each), wanted, stop)
+    async def _get(self, wanted: Sequence[tuple[Key, memoryview]], stop: Stop) -> list[GetOutcome]:
         outcomes: list[GetOutcome] = []
-        for key, (_, buffer), outcome in zip(keys, wanted, read, strict=True):
-            match outcome:
-                case Hit():
-                    self._index.add(StoredValue(key, buffer.nbytes, time.time()))
-                case Miss():
-                    self._index.remove(key)
+        read = await self._threads.spread(self._read_value, wanted, stop)
+        for (key, buffer), outcome in zip(wanted, read, strict=True):
+            if isinstance(outcome, Hit):
+                self._index.add(key, buffer.nbytes)
+            elif isinstance(outcome, Miss):
+                self._index.remove(key)
             outcomes.append(outcome or _STOPPED)
         return outcomes
 
     async def _put(self, items: Sequence[PutItem], stop: Stop) -> list[PutOutcome]:
-        outcomes: list[PutOutcome] = [_STOPPED for _ in items]
-        new = []
-        stored = await self._threads.spread(self._touch_if_stored, items, stop)
-        for i, is_stored in enumerate(stored):
+        outcomes: list[PutOutcome] = [Stored() for _ in items]
+        known = [i for i, item in enumerate(items) if self._index.get(item.key) == item.value.nbytes]
+        new = set(range(len(items))).difference(known)
+        are_stored = await self._threads.spread(self._touch_if_stored, [items[i] for i in known], stop)
+        for i, is_stored in zip(known, are_stored, strict=True):
             if is_stored:
-                self._index.add(_stored_value(items[i]))
-                outcomes[i] = Stored()
-            elif is_stored is not None:
-                new.append(i)
+                self._index.add(items[i].key, items[i].value.nbytes)
+            else:
+                self._index.remove(items[i].key)
+                new.add(i)
         if new:
-            written = await self._put_new([items[i] for i in new], stop)
-            for i, outcome in zip(new, written, strict=True):
+            written = await self._put_new([items[i] for i in sorted(new)], stop)
+            for i, outcome in zip(sorted(new), written, strict=True):
                 outcomes[i] = outcome
         return outcomes
 
@@ -230,13 +230,13 @@ class FileBackend:
         await self._rescan_if_due(sum(item.value.nbytes for item in items), free_bytes)
         outcomes: list[PutOutcome] = []
         admitted = []
-        victims: list[StoredValue] = []
+        victims: list[tuple[Key, int]] = []
         for i, item in enumerate(items):
             evicted = self._index.reserve(item.value.nbytes, free_bytes=free_bytes)
             if evicted is None:
                 outcomes.append(Failed("full", f"no room for {item.value.nbytes} bytes in {self._layout.root}"))
                 continue
-            free_bytes += sum(victim.num_bytes for victim in evicted)
+            free_bytes += sum(num_bytes for _, num_bytes in evicted)
             victims += evicted
             admitted.append(i)
             outcomes.append(_STOPPED)
@@ -251,37 +251,24 @@ class FileBackend:
         for i, outcome in zip(admitted, written or [problem] * len(admitted), strict=True):
             outcomes[i] = outcome or _STOPPED
             if isinstance(outcome, Stored):
-                self._index.add(_stored_value(items[i]))
+                self._index.add(items[i].key, items[i].value.nbytes)
                 self._schedule.note_written(items[i].value.nbytes)
         return outcomes
 
-    async def _remove_victims(self, victims: Sequence[StoredValue], stop: Stop) -> Failed | None:
+    async def _remove_victims(self, victims: Sequence[tuple[Key, int]], stop: Stop) -> Failed | None:
         """None if all are gone; else why the room that they were to make is not there."""
-
-        def remove(victim: StoredValue) -> Failed | Stored:
-            try:
-                remove_value(self._layout.path(victim.key), temp=self._temp)
-            except OSError as error:
-                return Failed("error", f"cannot evict {victim.key}: {error}")
-            return Stored()
-
         problem: Failed | None = None
-        for victim, outcome in zip(victims, await self._threads.spread(remove, victims, stop), strict=True):
-            if not isinstance(outcome, Stored):
-                self._index.restore(victim)
-                problem = outcome or _STOPPED
+        removed = await self._threads.spread(self._remove_value, [key for key, _ in victims], stop)
+        for (key, num_bytes), outcome in zip(victims, removed, strict=True):
+            if not isinstance(outcome, bool):
+                self._index.restore(key, num_bytes)
+                problem = _STOPPED if outcome is None else Failed("error", f"cannot evict {key}: {outcome}")
         return problem
 
     async def _delete(self, keys: Sequence[Key], stop: Stop) -> int:
-        def remove(key: Key) -> bool | OSError:
-            try:
-                return remove_value(self._layout.path(key), temp=self._temp)
-            except OSError as error:
-                return error
-
         num_removed = 0
         problem: OSError | None = None
-        for key, outcome in zip(keys, await self._threads.spread(remove, keys, stop), strict=True):
+        for key, outcome in zip(keys, await self._threads.spread(self._remove_value, keys, stop), strict=True):
             match outcome:
                 case bool():
                     self._index.remove(key)
@@ -326,12 +313,24 @@ class FileBackend:
         if victims and not self._is_closed:
             await self._threads.operate(partial(self._remove_victims, victims))
 
+    def _read_value(self, wanted: tuple[Key, memoryview]) -> GetOutcome:
+        key, buffer = wanted
+        return read_value(self._layout.path(key), buffer)
+
     def _touch_if_stored(self, item: PutItem) -> bool:
         return touch_if_stored(self._layout.path(item.key), item.value.nbytes)
 
     def _write_value(self, item: PutItem) -> PutOutcome:
         path = self._layout.path(item.key)
+        if touch_if_stored(path, item.value.nbytes):  # by another process
+            return Stored()
         return write_value(path, item.value, temp=self._temp, fsync=self._config.fsync, write=self._write)
+
+    def _remove_value(self, key: Key) -> bool | OSError:
+        try:
+            return remove_value(self._layout.path(key), temp=self._temp)
+        except OSError as error:
+            return error
 
     def _free_bytes(self) -> int:
         status = os.statvfs(self._root_fd)
@@ -346,7 +345,3 @@ class FileBackend:
     def _check_open(self) -> None:
         if self._is_closed:
             raise StorageError("the store is closed")
-
-
-def _stored_value(item: PutItem) -> StoredValue:
-    return StoredValue(item.key, item.value.nbytes, time.time())

@@ -9,41 +9,38 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from pagefall_storage.protocol import Key, StoredValue
+from pagefall_storage.protocol import Key
 
 
 class LruValues:
-    """Values by key, least recently used first, and the sum of their lengths."""
+    """The lengths of values by key, least recently used first, and their sum."""
 
-    def __init__(self, values: Iterable[StoredValue] = ()) -> None:
-        self._values: OrderedDict[Key, StoredValue] = OrderedDict()
+    def __init__(self, values: Iterable[tuple[Key, int]] = ()) -> None:
+        self._num_bytes_of: OrderedDict[Key, int] = OrderedDict()
         self.num_bytes = 0
-        for value in values:
-            self.add(value)
+        for key, num_bytes in values:
+            self.add(key, num_bytes)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._num_bytes_of)
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._values
+    def get(self, key: Key) -> int | None:
+        return self._num_bytes_of.get(key)
 
-    def add(self, value: StoredValue) -> None:
-        """Makes `value` the one used last, in place of any other under its key."""
-        self.remove(value.key)
-        self._values[value.key] = value
-        self.num_bytes += value.num_bytes
+    def add(self, key: Key, num_bytes: int) -> None:
+        """Makes this value the one used last, in place of any other under its key."""
+        self.num_bytes += num_bytes - self._num_bytes_of.get(key, 0)
+        self._num_bytes_of[key] = num_bytes
+        self._num_bytes_of.move_to_end(key)
 
-    def remove(self, key: Key) -> StoredValue | None:
-        value = self._values.pop(key, None)
-        if value is not None:
-            self.num_bytes -= value.num_bytes
-        return value
+    def remove(self, key: Key) -> None:
+        self.num_bytes -= self._num_bytes_of.pop(key, 0)
 
-    def remove_oldest(self) -> StoredValue:
+    def remove_oldest(self) -> tuple[Key, int]:
         """Raises `KeyError` when there is none."""
-        _, value = self._values.popitem(last=False)
-        self.num_bytes -= value.num_bytes
-        return value
+        key, num_bytes = self._num_bytes_of.popitem(last=False)
+        self.num_bytes -= num_bytes
+        return key, num_bytes
 
 
 class Index:
@@ -64,17 +61,18 @@ class Index:
     def __len__(self) -> int:
         return len(self._values)
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._values
+    def get(self, key: Key) -> int | None:
+        """The length of the value, None if there is none."""
+        return self._values.get(key)
 
     @property
     def num_bytes(self) -> int:
         return self._values.num_bytes
 
-    def add(self, value: StoredValue) -> None:
-        """`value` is there and was used just now."""
-        self._values.add(value)
-        self._note_change(value.key)
+    def add(self, key: Key, num_bytes: int) -> None:
+        """This value is there and was used just now."""
+        self._values.add(key, num_bytes)
+        self._note_change(key)
 
     def remove(self, key: Key) -> None:
         """There is no such value (any more)."""
@@ -85,11 +83,11 @@ class Index:
         """Whether `num_bytes` fit without evicting, when the file system has `free_bytes`."""
         return self._num_lacking(num_bytes, free_bytes) <= 0
 
-    def reserve(self, num_bytes: int, *, free_bytes: int) -> list[StoredValue] | None:
+    def reserve(self, num_bytes: int, *, free_bytes: int) -> list[tuple[Key, int]] | None:
         """Room for one value, which the caller gives back with `release` once it is written or is not to be.
 
-        Returns what must be deleted before it is written, and is forgotten here; None, and nothing is changed, if there
-        is no room for it even without all other values.
+        Returns what must be deleted before it is written, with its lengths, and is forgotten here; None, and nothing is
+        changed, if there is no room for it even without all other values.
         """
         num_lacking = self._num_lacking(num_bytes, free_bytes)
         if num_lacking > self.num_bytes:
@@ -101,15 +99,15 @@ class Index:
         """Gives back a reservation."""
         self._num_reserved_bytes -= num_bytes
 
-    def trim(self) -> list[StoredValue]:
+    def trim(self) -> list[tuple[Key, int]]:
         """What must be deleted, and is forgotten here, because the folder was found to hold more than its quota."""
         if self._max_bytes is None:
             return []
         return self._evict(self.num_bytes + self._num_reserved_bytes - self._max_bytes)
 
-    def restore(self, value: StoredValue) -> None:
-        """`value` was to be deleted and could not be. It counts as used just now, so that others are tried next."""
-        self.add(value)
+    def restore(self, key: Key, num_bytes: int) -> None:
+        """This value was to be deleted and could not be. It counts as used just now, so that others are tried next."""
+        self.add(key, num_bytes)
         self.num_evicted -= 1
 
     def begin_rescan(self) -> None:
@@ -124,11 +122,11 @@ class Index:
         if found is None:
             return
         for key in changed:
-            value = self._values.remove(key)
-            if value is None:
+            num_bytes = self._values.get(key)
+            if num_bytes is None:
                 found.remove(key)
             else:
-                found.add(value)
+                found.add(key, num_bytes)
         self._values = found
 
     def _num_lacking(self, num_bytes: int, free_bytes: int) -> int:
@@ -141,12 +139,12 @@ class Index:
             lacking = max(lacking, num_bytes + self._num_reserved_bytes + self.num_bytes - self._max_bytes)
         return lacking
 
-    def _evict(self, num_bytes: int) -> list[StoredValue]:
+    def _evict(self, num_bytes: int) -> list[tuple[Key, int]]:
         victims = []
         while num_bytes > 0:
             victim = self._values.remove_oldest()
-            self._note_change(victim.key)
-            num_bytes -= victim.num_bytes
+            self._note_change(victim[0])
+            num_bytes -= victim[1]
             victims.append(victim)
         self.num_evicted += len(victims)
         return victims

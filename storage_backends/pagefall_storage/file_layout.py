@@ -70,7 +70,7 @@ class Layout:
             if is_stopped():
                 return None
             shards.append(self.values_in(shard))
-        return LruValues(heapq.merge(*shards, key=_last_used))
+        return LruValues((value.key, value.num_bytes) for value in heapq.merge(*shards, key=_last_used))
 
 
 def _folders(parent: Path) -> list[Path]:
