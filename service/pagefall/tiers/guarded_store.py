@@ -85,11 +85,16 @@ class GuardedStore:
         return await self._run(permit, operation, judge)
 
     async def aclose(self) -> None:
-        """Ends what is under way, and the backend. Raises `TimeoutError` if that takes longer than an operation may."""
+        """Ends what is under way, and the backend, which gets as long for it as for an operation. Raises nothing."""
         for future in self._background:
             future.cancel()
-        async with asyncio.timeout(self._deadline_seconds):
-            await self.backend.aclose()
+        closing = self._keep(asyncio.ensure_future(self.backend.aclose()))
+        await asyncio.wait({closing}, timeout=self._deadline_seconds)
+        if not closing.done():
+            closing.cancel()
+            _log.warning("the store was not closed within %g s", self._deadline_seconds)
+        elif not closing.cancelled() and (error := closing.exception()) is not None:
+            _log.error("the store could not be closed", exc_info=error)
 
     async def _run(
         self, permit: Permit, operation: Callable[[], Coroutine[Any, Any, T]], judge: Callable[[T], Trouble | None]

@@ -186,7 +186,7 @@ class StorageClient:
             raise StorageError(f"{type(error).__name__}: {error}") from error
 
     async def aclose(self) -> None:
-        """Ends everything under way, and the backend. Raises `TimeoutError` if the backend takes too long."""
+        """Ends everything under way, and the backend. Raises nothing; may be called again."""
         self._checksums.shutdown(wait=False, cancel_futures=True)
         await self._store.aclose()
 

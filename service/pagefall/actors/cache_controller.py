@@ -1,0 +1,229 @@
+"""The cache controller: moves pages between the device, host memory and the store, as the scheduler tells it.
+
+It decides nothing about which page is where. Each message becomes a task that ends with its reports:
+
+- copies run in the order they were sent, on one thread for each direction: loading never queues behind offloading;
+- everything the store does comes back as an outcome, so no fault of it ends this actor;
+- one backup runs at a time: writing to the store is work for the background.
+
+How many tasks there can be is bounded by the sender: a transfer holds host pages, a lookup a waiting request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Final, assert_never
+
+import msgspec
+
+from pagefall.actors.base import Actor
+from pagefall.actors.mailbox import Address, Mailbox, MailboxClosed
+from pagefall.messages import (
+    BackedUp,
+    Backup,
+    ClearStorage,
+    ControllerReport,
+    ControllerStats,
+    CopyDone,
+    Direction,
+    Fetch,
+    FetchEnded,
+    FetchOutcome,
+    LoadBack,
+    LookedUp,
+    Lookup,
+    Offload,
+    PagesFetched,
+    StopFetch,
+    StorageCleared,
+    ToController,
+    ToScheduler,
+    TransferId,
+)
+from pagefall.tiers.copier import PageCopier
+from pagefall.tiers.counters import TransferCounters
+from pagefall.tiers.host_memory import HostMemory
+from pagefall.tiers.storage_client import StorageClient
+from pagefall_storage.errors import StorageError
+
+_log = logging.getLogger("pagefall.cache_controller")
+
+GRACE_SECONDS: Final = 10.0
+
+
+class CacheController(Actor[ToController]):
+    def __init__(
+        self,
+        mailbox: Mailbox[ToController],
+        scheduler: Address[ToScheduler],
+        copier: PageCopier,
+        memory: HostMemory,
+        storage: StorageClient | None,
+        *,
+        clock: Callable[[], float],
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> None:
+        """`clock` returns seconds and never goes back. Closed, it ends copies and backups within `grace_seconds`, then
+        gives up what is left, and closes `storage`.
+        """
+        super().__init__(mailbox)
+        self._scheduler = scheduler
+        self._copier = copier
+        self._memory = memory
+        self._storage = storage
+        self._clock = clock
+        self._grace_seconds = grace_seconds
+        self._threads: dict[Direction, ThreadPoolExecutor] = {
+            "device_to_host": ThreadPoolExecutor(1, thread_name_prefix="offload"),
+            "host_to_device": ThreadPoolExecutor(1, thread_name_prefix="load-back"),
+        }
+        self._counters = TransferCounters()
+        self._fetches: dict[TransferId, asyncio.Event] = {}
+        self._backup_turn = asyncio.Lock()
+
+    def stats(self) -> ControllerStats:
+        """A snapshot of now."""
+        copies = self._counters.transfers
+        if self._storage is None:
+            return ControllerStats(transfers=copies)
+        stats = self._storage.stats()
+        return msgspec.structs.replace(stats, transfers={**copies, **stats.transfers})
+
+    async def _run(self) -> None:
+        try:
+            await self._serve()
+        finally:
+            for thread in self._threads.values():
+                thread.shutdown(cancel_futures=True)
+            if self._storage is not None:
+                await self._storage.aclose()
+
+    async def _serve(self) -> None:
+        """Until the mailbox is exhausted, and its transfers have ended or their grace has."""
+        try:
+            async with asyncio.timeout(None) as grace, asyncio.TaskGroup() as transfers:
+                while not self._mailbox.is_exhausted:
+                    await self._mailbox.wait()
+                    for message in self._mailbox.take_all():
+                        self._begin(message, transfers)
+                for stopped in self._fetches.values():
+                    stopped.set()
+                grace.reschedule(asyncio.get_running_loop().time() + self._grace_seconds)
+        except TimeoutError:
+            _log.warning("transfers under way were given up after %g s", self._grace_seconds)
+        except ExceptionGroup as failures:
+            raise _first(failures) from failures
+
+    def _begin(self, message: ToController, transfers: asyncio.TaskGroup) -> None:
+        match message:
+            case Offload(transfer_id=transfer_id, device_page_ids=device, host_page_ids=host):
+                copy = partial(self._copier.offload, device, host)
+                transfers.create_task(self._copy(transfer_id, "device_to_host", len(host), copy))
+            case LoadBack(transfer_id=transfer_id, host_page_ids=host, device_page_ids=device):
+                copy = partial(self._copier.load_back, host, device)
+                transfers.create_task(self._copy(transfer_id, "host_to_device", len(host), copy))
+            case Lookup():
+                transfers.create_task(self._look_up(message, self._store()))
+            case Fetch():
+                stopped = self._fetches[message.transfer_id] = asyncio.Event()
+                transfers.create_task(self._fetch(message, self._store(), stopped))
+            case StopFetch():
+                if message.transfer_id in self._fetches:  # else it has ended by itself
+                    self._fetches[message.transfer_id].set()
+            case Backup():
+                transfers.create_task(self._back_up(message, self._store()))
+            case ClearStorage():
+                transfers.create_task(self._clear(message, self._store()))
+            case _:
+                assert_never(message)
+
+    async def _copy(
+        self, transfer_id: TransferId, direction: Direction, num_pages: int, copy: Callable[[], None]
+    ) -> None:
+        """Waits for nothing before its turn is taken: copies of one direction keep the order of their messages."""
+        try:
+            seconds = await asyncio.get_running_loop().run_in_executor(self._threads[direction], self._timed, copy)
+        except Exception as error:  # noqa: BLE001 - whatever went wrong, the scheduler has to know that it did
+            _log.exception("%s: a copy of %d pages failed", direction, num_pages)
+            report = CopyDone(transfer_id=transfer_id, seconds=0.0, error=_one_line(error))
+        else:
+            num_bytes = num_pages * self._memory.page_bytes
+            self._counters.add(direction, num_pages=num_pages, num_bytes=num_bytes, seconds=seconds)
+            report = CopyDone(transfer_id=transfer_id, seconds=seconds)
+        await self._report(report)
+
+    def _timed(self, copy: Callable[[], None]) -> float:
+        started = self._clock()
+        copy()
+        return self._clock() - started
+
+    async def _look_up(self, message: Lookup, storage: StorageClient) -> None:
+        started = self._clock()
+        num_present, answer = await storage.lookup(message.keys)
+        seconds = self._clock() - started
+        await self._report(
+            LookedUp(transfer_id=message.transfer_id, num_present=num_present, answer=answer, seconds=seconds)
+        )
+
+    async def _fetch(self, message: Fetch, storage: StorageClient, stopped: asyncio.Event) -> None:
+        started = self._clock()
+        first_seconds: float | None = None
+        num_hits = 0
+
+        async def report(indices: tuple[int, ...], outcomes: tuple[FetchOutcome, ...]) -> None:
+            nonlocal first_seconds, num_hits
+            if first_seconds is None:
+                first_seconds = self._clock() - started
+            num_hits += outcomes.count("hit")
+            await self._report(PagesFetched(transfer_id=message.transfer_id, indices=indices, outcomes=outcomes))
+
+        try:
+            await storage.fetch(message.keys, message.host_page_ids, report, stopped)
+        finally:
+            del self._fetches[message.transfer_id]
+        seconds = self._clock() - started
+        await self._report(
+            FetchEnded(
+                transfer_id=message.transfer_id,
+                num_bytes=num_hits * self._memory.value_bytes,
+                first_seconds=seconds if first_seconds is None else first_seconds,
+                seconds=seconds,
+            )
+        )
+
+    async def _back_up(self, message: Backup, storage: StorageClient) -> None:
+        async with self._backup_turn:
+            stored = await storage.backup(message.keys, message.host_page_ids)
+        await self._report(BackedUp(transfer_id=message.transfer_id, stored=stored))
+
+    async def _clear(self, message: ClearStorage, storage: StorageClient) -> None:
+        try:
+            report = StorageCleared(transfer_id=message.transfer_id, num_pages=await storage.clear())
+        except StorageError as error:
+            report = StorageCleared(transfer_id=message.transfer_id, num_pages=0, error=str(error))
+        await self._report(report)
+
+    async def _report(self, report: ControllerReport) -> None:
+        """Waits while the scheduler's mailbox is full. Once that is closed, nobody asks for reports any more."""
+        with suppress(MailboxClosed):
+            await self._scheduler.send(report)
+
+    def _store(self) -> StorageClient:
+        if self._storage is None:
+            raise RuntimeError("asked for a store, of which there is none")
+        return self._storage
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _first(failures: ExceptionGroup) -> Exception:
+    """The first failure of a task group, however deep."""
+    first = failures.exceptions[0]
+    return _first(first) if isinstance(first, ExceptionGroup) else first
