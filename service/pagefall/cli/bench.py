@@ -119,7 +119,7 @@ def bench(argv: Sequence[str]) -> int:
         case "control-plane":
             return bench_control_plane(parse_control_plane(flags, os.environ))
         case _:
-            alike = nearest(name, ["engine", "multi-turn", "shared-prefix", "storage-hit", "control-plane"])
+            alike = nearest(name, ["engine", "multi-turn", "shared-prefix", "storage-hit", "control-plane", "copies"])
             raise ConfigError(f"bench {name}: unknown; " + (f"did you mean {alike}?" if alike else "see --help"))
 
 

@@ -25,6 +25,7 @@ commands:
   bench shared-prefix  questions under few system prompts: the same, cache on against off
   bench storage-hit    a hit in a throttled store against none, one in host memory against the device
   bench control-plane  time the scheduler and the prefix cache, without a model
+  bench copies         time copies between device and host pages against memcpy
 
   pagefall COMMAND --help   the flags of a command
   pagefall --version        the version
@@ -72,6 +73,11 @@ def _dispatch(argv: list[str]) -> int:
             from pagefall.cli.cache_command import cache
 
             return cache(rest)
+        case ["bench", "copies", *flags]:
+            from pagefall.bench.copies import bench_copies
+            from pagefall.cli.copies import parse_copies
+
+            return bench_copies(parse_copies(flags, os.environ))
         case ["bench", *rest]:
             from pagefall.cli.bench import bench
 
