@@ -40,16 +40,17 @@ Report = Callable[[tuple[int, ...], tuple[FetchOutcome, ...]], Awaitable[None]]
 
 _log = logging.getLogger("pagefall.storage")
 
-_BATCH_PAGES: Final = 8
-_BATCH_BYTES: Final = 4 * 2**20
-"""One operation moves at most so much, but a page at least: first pages come early, and a fetch is stopped quickly."""
+_BATCH_PAGES: Final = 16
+_BATCH_BYTES: Final = 8 * 2**20
+"""One operation moves at most so much, but a page at least: first pages come early, a fetch is stopped quickly, and yet
+there are few enough operations for what each costs beside its bytes (measured on a file store: 0.2 ms).
+"""
 
-_READS_PER_FETCH: Final = 4
-_MAX_READS: Final = 8
+_READS_PER_FETCH: Final = 2
+_MAX_READS: Final = 4
 """Of all fetches together. More would share the store's bandwidth until each of them takes longer than it may."""
 
 _DELETED_AT_ONCE: Final = 256
-_CHECKSUM_THREADS: Final = 2
 
 
 class _Page(NamedTuple):
@@ -84,7 +85,7 @@ class StorageClient:
         self._clock = clock
         self._batch_pages = max(1, min(_BATCH_PAGES, _BATCH_BYTES // memory.value_bytes))
         self._read_slots = asyncio.Semaphore(_MAX_READS)
-        self._checksums = ThreadPoolExecutor(_CHECKSUM_THREADS, thread_name_prefix="page-checksum")
+        self._checksums = ThreadPoolExecutor(1, thread_name_prefix="page-checksum")
         self._counters = TransferCounters()
         self._num_outcomes = Counter[str]()
         self._is_refusing = False  # writes, as was logged

@@ -320,7 +320,7 @@ async def test_a_drained_controller_begins_no_more_reads(rig: Rig) -> None:
     await settle()
     gate.set()
     await rig.running
-    assert rig.backend.num_calls("get") == 4
+    assert rig.backend.num_calls("get") == 2
 
 
 async def test_what_does_not_end_within_the_grace_is_given_up(caplog: pytest.LogCaptureFixture) -> None:

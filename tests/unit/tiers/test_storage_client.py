@@ -116,7 +116,7 @@ async def test_what_was_written_comes_back_as_it_was(rig: Rig) -> None:
     assert stats.num_storage_outcomes == {"hit": 20, "miss": 1}
     for direction in ("host_to_storage", "storage_to_host"):
         moved = stats.transfers[direction]
-        assert (moved.num_pages, moved.num_bytes, moved.num_transfers) == (20, 20 * memory.value_bytes, 3)
+        assert (moved.num_pages, moved.num_bytes, moved.num_transfers) == (20, 20 * memory.value_bytes, 2)
 
 
 async def test_a_fetch_reads_in_its_order_a_few_small_batches_at_a_time(rig: Rig) -> None:
@@ -125,7 +125,7 @@ async def test_a_fetch_reads_in_its_order_a_few_small_batches_at_a_time(rig: Rig
     gate = backend.gates["get"] = asyncio.Event()
     fetching = asyncio.create_task(fetched(client, NUM_PAGES))
     await settle()
-    assert [keys for _, keys in backend.calls] == [list(NAMES[first : first + 8]) for first in (0, 8, 16, 24)]
+    assert [keys for _, keys in backend.calls] == [list(NAMES[first : first + 16]) for first in (0, 16)]
     gate.set()
     assert await fetching == ["hit"] * NUM_PAGES
     assert [key for _, keys in backend.calls for key in keys] == list(NAMES)
@@ -138,7 +138,7 @@ async def test_fetches_share_a_limit_of_reads(rig: Rig) -> None:
     async with asyncio.TaskGroup() as tasks:
         fetching = [tasks.create_task(fetched(client, NUM_PAGES)) for _ in range(3)]
         await settle()
-        assert backend.num_calls("get") == 8
+        assert backend.num_calls("get") == 4
         gate.set()
     assert all(task.result() == ["hit"] * NUM_PAGES for task in fetching)
 
@@ -149,7 +149,7 @@ async def test_a_stopped_fetch_begins_no_more_reads(rig: Rig) -> None:
     stopped, reports = asyncio.Event(), Reports()
     reports.when_told = stopped.set
     await client.fetch(KEYS, ids(NUM_PAGES), reports, stopped)
-    assert backend.num_calls("get") == len(reports.batches) <= 5
+    assert backend.num_calls("get") == len(reports.batches) <= 3
     assert set(reports.ordered()) == {"hit"}
 
 
@@ -204,7 +204,7 @@ async def test_a_store_that_never_answers_costs_one_deadline_and_then_nothing(
     assert await client.backup(KEYS[:3], ids(3)) == (False,) * 3
     assert len(backend.calls) == num_calls
     stats = client.stats()
-    assert (stats.breaker, stats.num_storage_failures) == ("open", {"timeout": 4})
+    assert (stats.breaker, stats.num_storage_failures) == ("open", {"timeout": 2})
     assert stats.num_storage_outcomes == {"timeout": 32, "breaker_open": NUM_PAGES - 32 + 40}
     assert [record.getMessage() for record in caplog.records] == [
         "the store is left alone for a while, a fake store: no answer within 0.05 s"
@@ -323,7 +323,7 @@ async def test_a_full_store_takes_no_more_but_is_still_read(rig: Rig, caplog: py
     await filled(rig, 8)
     backend, memory, client = rig
     for _ in range(5):
-        backend.put_failures = [Failed("full", "no space left on device")] * 8
+        backend.put_failures = [Failed("full", "no space left on device")] * 16
         assert await client.backup(KEYS[8:40], ids(32)) == (False,) * 32
         assert len(backend.put_failures) == 0, "it gives up after the first batch"
     assert client.stats().num_storage_failures == {"full": 5}
