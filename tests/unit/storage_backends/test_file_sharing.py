@@ -62,6 +62,15 @@ async def test_the_quota_counts_what_the_other_wrote(tmp_path: Path) -> None:
         assert (await other.usage()).num_bytes == num_bytes_on_disk(tmp_path)
 
 
+async def test_a_rescan_that_finds_too_much_brings_the_folder_back_to_its_quota(tmp_path: Path) -> None:
+    async with (
+        open_store(tmp_path, max_bytes=300, is_rescan_always_due=True) as one,
+        open_store(tmp_path) as without_quota,
+    ):
+        await put(without_quota, KEYS[:5])
+        assert (await one.usage()).num_bytes == num_bytes_on_disk(tmp_path) == 300
+
+
 async def test_a_store_does_not_evict_what_the_other_used_last(tmp_path: Path) -> None:
     async with (
         open_store(tmp_path, max_bytes=300, is_rescan_always_due=True) as one,

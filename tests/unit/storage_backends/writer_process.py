@@ -32,10 +32,10 @@ def write_slowly(fd: int, value: memoryview) -> int:
 async def main(folder: Path, seed: int, max_bytes: int) -> None:
     config = FileConfig(max_bytes=ByteSize(max_bytes), min_free_bytes=ByteSize(0))
     store = FileBackend(folder, config, write=write_slowly)
-    await asyncio.gather(write_on(store, seed), write_on(store, -seed - 1))
+    await asyncio.gather(write_on(store, f"{seed} one"), write_on(store, f"{seed} other"))
 
 
-async def write_on(store: FileBackend, seed: int) -> None:
+async def write_on(store: FileBackend, seed: str) -> None:
     rng = random.Random(seed)
     while True:
         keys = [Key(f"ns/{rng.randbytes(16).hex()}") for _ in range(4)]
