@@ -3,7 +3,7 @@
     python -m pagefall_storage.bench --path DIR
 
 Both read and write in turns within one run, so that what else the machine does meets both. A ratio of 1 is the speed of
-the plain calls; cold means that the files were dropped from the system's page cache before.
+the plain calls; cold means that the files were dropped from the system's page cache before, warm that they are in it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -39,12 +39,15 @@ class BenchConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """Medians over the repeats, in bytes per second; the ratio is the median of the pairs' ratios."""
+    """Medians over the repeats, in bytes per second."""
 
     what: str
     plain: float
     store: float
-    ratio: float
+
+    @property
+    def ratio(self) -> float:
+        return self.store / self.plain
 
 
 def main() -> int:
@@ -55,7 +58,7 @@ def main() -> int:
     parser.add_argument("--value-bytes", type=int, default=368_768)
     parser.add_argument("--num-threads", type=int, default=4)
     parser.add_argument("--batch", type=int, default=64, help="values per call")
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=8)
     config = msgspec.convert(vars(parser.parse_args()), BenchConfig)
     rows = asyncio.run(measure(config))
     lines = [f"{'':12}{'plain MB/s':>12}{'store MB/s':>12}{'ratio':>8}"]
@@ -70,27 +73,35 @@ async def measure(config: BenchConfig) -> list[Row]:
     plain = _Plain(folder / "plain", config)
     store = await _Store.open(folder / "store", config)
     try:
-        pairs: dict[str, list[tuple[float, float]]] = {"write": [], "read cold": [], "read warm": []}
-        for _ in range(config.repeats):
+        timings: dict[str, list[tuple[float, float]]] = {"write": [], "read cold": [], "read warm": []}
+        for repeat in range(config.repeats):
+            is_plain_first = repeat % 2 == 0  # the system may still be busy with what the one before it wrote
+            _drop_from_page_cache(folder)
             await store.clear()
             plain.clear()
-            pairs["write"].append((plain.write(), await store.write()))
-            for what, prepare in (("read cold", _drop_from_page_cache), ("read warm", _leave)):
-                prepare(folder)
-                pairs[what].append((plain.read(), await store.read()))
+            timings["write"].append(await _time_both(plain.write, store.write, is_plain_first=is_plain_first))
+            _drop_from_page_cache(folder)
+            for what in ("read cold", "read warm"):
+                timings[what].append(await _time_both(plain.read, store.read, is_plain_first=is_plain_first))
     finally:
         await store.aclose()
         shutil.rmtree(folder)
     num_bytes = config.num_values * config.value_bytes
-    return [
-        Row(
-            what=what,
-            plain=num_bytes / median(plain_seconds for plain_seconds, _ in seconds),
-            store=num_bytes / median(store_seconds for _, store_seconds in seconds),
-            ratio=median(plain_seconds / store_seconds for plain_seconds, store_seconds in seconds),
-        )
-        for what, seconds in pairs.items()
-    ]
+    rows = []
+    for what, pairs in timings.items():
+        plain_seconds, store_seconds = (median(seconds) for seconds in zip(*pairs, strict=True))
+        rows.append(Row(what=what, plain=num_bytes / plain_seconds, store=num_bytes / store_seconds))
+    return rows
+
+
+async def _time_both(
+    plain: Callable[[], float], store: Callable[[], Awaitable[float]], *, is_plain_first: bool
+) -> tuple[float, float]:
+    if is_plain_first:
+        plain_seconds = plain()
+        return plain_seconds, await store()
+    store_seconds = await store()
+    return plain(), store_seconds
 
 
 class _Plain:
@@ -189,10 +200,6 @@ def _drop_from_page_cache(folder: Path) -> None:
             os.fsync(fd)  # a page that is not written yet cannot be dropped
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(fd)
-
-
-def _leave(folder: Path) -> None:
-    """Warm: the read before has left everything in the page cache."""
 
 
 if __name__ == "__main__":
