@@ -160,7 +160,7 @@ class TierDriver(Driver):
             for position in positions:
                 content = self.store.get(message.keys[position])
                 hit = content is not None and outcome == "hit"
-                self.host[message.host_page_ids[position]] = content if hit else GARBAGE
+                self.host[message.host_page_ids[position]] = GARBAGE if content is None or not hit else content
                 outcomes.append("hit" if hit else ("miss" if content is None else outcome))
             pending.done.extend(positions)
             self.report(

@@ -99,7 +99,7 @@ async def test_the_next_turn_finds_the_last_one_in_the_cache(model: FakeModel, t
         usage = deltas[-1].usage
         assert usage is not None
         assert usage.cached_tokens == 40
-        assert usage.cached_tokens_by_tier == {"device": 40}
+        assert usage.cached_tokens_by_tier == {"device": 40, "host": 0, "storage": 0}
 
 
 async def test_five_hundred_starts_and_aborts_return_every_page_and_place(

@@ -13,7 +13,13 @@ from pagefall.config import CacheConfig, EvictionPolicyName, PrefetchPolicy, Sch
 from pagefall.messages import Accepted, Tier
 from pagefall.scheduling import plan
 
-PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=40)
+DOCUMENTS = [[int(token) for token in np.random.default_rng(seed).integers(0, 9, 40)] for seed in range(2)]
+PROMPTS = st.builds(
+    lambda document, length, tail: document[:length] + tail,
+    st.sampled_from(DOCUMENTS),
+    st.integers(0, 40),
+    st.lists(st.integers(0, 1), min_size=1, max_size=4),
+)
 
 
 class TierMachine(RuleBasedStateMachine):
@@ -120,9 +126,11 @@ class TierMachine(RuleBasedStateMachine):
     def transfers_during_the_next_step(self, moves: list[tuple[int, bool, int]]) -> None:
         self.moves += moves
 
-    @rule()
-    def all_transfers(self) -> None:
+    @rule(forgotten=st.sampled_from([(), ("device",), ("device", "host"), ("device", "host")]))
+    def all_transfers(self, forgotten: tuple[Tier, ...]) -> None:
+        """And then the nearer tiers lose what nothing uses."""
         self.driver.settle()
+        self.driver.flush(*forgotten)
 
     @invariant()
     def every_token_so_far_is_what_the_model_says_alone(self) -> None:

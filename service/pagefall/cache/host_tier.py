@@ -264,7 +264,10 @@ class HostTier:
                 raise ConservationError(f"a node counts {node.num_host_pins} host pins, transfers {pins[node]}")
             if isinstance(node.residence, Offloading) != (node in offloading):
                 raise ConservationError("a node is on its way to the host without a transfer, or the other way round")
-            if node.parent is not None and node.host_page_ids.size and not node.parent.is_on_host:
+            if node.parent is None or isinstance(node.residence, Device) or node.parent.is_on_host:
+                continue
+            # A node that was split on its way has a parent that is on the same way.
+            if not (isinstance(node.residence, Offloading) and isinstance(node.parent.residence, Offloading)):
                 raise ConservationError("a node is on the host, but its parent is not")
 
     def offload_paths(self) -> list[Node]:

@@ -60,6 +60,26 @@ def keep_clean(state: SchedulerState) -> None:
                 _queue_backup(tiers, leaf)
 
 
+def is_under_way(state: SchedulerState) -> bool:
+    """Whether pages are pinned for their copy to the host, and may be evicted when it is over."""
+    return state.tiers is not None and bool(state.tiers.offloads)
+
+
+def makes_room(state: SchedulerState, num_pages: int) -> bool:
+    """`write_back`: a request is about to take `num_pages` pages. True if it should wait for the copies of what it
+    would evict, which are under way now: milliseconds, in which others go on.
+    """
+    tiers = state.tiers
+    if tiers is None or tiers.config.hicache_write_policy != "write_back":
+        return False
+    num_short = num_pages - state.cache.stats().free
+    if num_short <= 0:
+        return False
+    for leaf in tiers.host.dirty_leaves(num_short):
+        _begin(tiers, leaf)
+    return bool(tiers.offloads)
+
+
 def offloaded(tiers: TierState, done: CopyDone) -> None:
     """A copy to the host is over: it goes on to the store, and what waited for it follows."""
     lease = tiers.offloads.pop(done.transfer_id)

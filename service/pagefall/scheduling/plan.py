@@ -113,17 +113,21 @@ def _sequence(running: Running, start: int, end: int, page_size: int) -> Sequenc
 def _decodes_with_pages(state: SchedulerState, now: float) -> list[Decoding]:
     """The decoding requests, each with a slot for its next token.
 
-    Where pages run out the least senior request gives way. Whoever is served here is more senior than those that give
-    way afterwards, so nobody leaves who has been served.
+    Where pages run out the least senior request gives way; but nobody does while pages are being copied down, which can
+    be evicted in a moment: those without a slot sit out. Whoever is served here is more senior than those that give way
+    afterwards, so nobody leaves who has been served.
     """
     decodes = []
     for running in state.running.in_order():
         if not isinstance(running, Decoding):
             continue
-        while running in state.running and not state.cache.grow(running.lease, running.request.num_tokens, now=now):
+        while running in state.running:
+            if state.cache.grow(running.lease, running.request.num_tokens, now=now):
+                decodes.append(running)
+                break
+            if offloading.is_under_way(state):
+                break
             transitions.preempt(state, _least_senior(state), now=now)
-        if running in state.running:
-            decodes.append(running)
     return decodes
 
 
@@ -171,6 +175,11 @@ def _admit(state: SchedulerState, chunks: _Chunks, now: float) -> None:
         if num_needed > num_spare_pages:
             if is_overdue(waiting):
                 return
+            continue
+        num_available = state.cache.num_available
+        if not waiting.has_made_room and offloading.makes_room(state, num_new_pages):
+            waiting.has_made_room = True
+            num_spare_pages -= num_available - state.cache.num_available  # those being copied stay for now
             continue
         count_overtakes(window, waiting)
         chunks.add(transitions.start(state, waiting, now=now))

@@ -137,6 +137,7 @@ class Waiting:
 
     `num_overtakes`: how many requests that stood behind it were started before it. `awaited`: it lets a prefill under
     way compute their common head. `matched_at` and `num_matched_tokens` remember a look into the cache (see `policy`).
+    `has_made_room`: what it will evict was copied down for it, once.
     `arrivals`: what it asked of lower tiers, once it `has_asked` and there was something to ask.
     """
 
@@ -147,3 +148,4 @@ class Waiting:
     num_matched_tokens: int = 0
     arrivals: Arrivals | None = None
     has_asked: bool = False
+    has_made_room: bool = False
