@@ -1,8 +1,10 @@
 """The composition root: what there is, who knows whom, and in which order it starts and ends.
 
 HTTP (api) --> TokenizerActor --> Scheduler --> ModelRunner (one thread: the model)
-^                |
-+----------------+
+^                | ^
++----------------+ |
+                   v
+                 CacheController (copies, the store), where there are lower tiers
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import FrameType
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
 from pagefall.actors.base import ActorCrash
+from pagefall.actors.cache_controller import CacheController
 from pagefall.actors.encoding import PromptEncoder
 from pagefall.actors.mailbox import Mailbox
 from pagefall.actors.runner import DeviceThread, Model, ModelRunner
@@ -29,19 +32,33 @@ from pagefall.actors.scheduler import Scheduler
 from pagefall.actors.tokenizer import TokenizerActor, scheduler_mailbox_capacity
 from pagefall.api.app import create_app
 from pagefall.api.server import HttpServer, bind
+from pagefall.cache.namespace import Namespace
 from pagefall.config import CacheConfig, HttpConfig, SchedulerConfig, ServeConfig
-from pagefall.messages import FromScheduler, ToScheduler
+from pagefall.messages import FromScheduler, ToController, ToScheduler
 from pagefall.model.engine import ModelInfo, PagedModel, load
 from pagefall.model.location import locate_tokenizer
 from pagefall.model.prepare import prepare
+from pagefall.model.spec import ModelSpec
+from pagefall.namespaces import namespace_of
 from pagefall.scheduling.state import SchedulerState
 from pagefall.text.requests import ModelCard
 from pagefall.text.tokenizer import Tokenizer, load_tokenizer
+from pagefall.tiers.assembly import LowerTiers, host_tier, lower_tiers, open_store
+from pagefall.tiers.copier import PageCopier
+from pagefall.tiers.host_memory import HostMemory
+from pagefall.tiers.notes import start_notes
+from pagefall_storage.protocol import StorageBackend
 
 _log = logging.getLogger("pagefall.app")
 
 _TOKENIZER_MAILBOX_CAPACITY: Final = 1024
 """Messages of the scheduler that may wait for the tokenizer; beyond that the scheduler waits."""
+
+_MAX_REPORTS: Final = 1024
+"""Reports of transfers that may wait for the scheduler; beyond that the cache controller waits."""
+
+_WRITING_GRACE_SECONDS: Final = 10.0
+"""How long a server that ends goes on writing to its store."""
 
 _INTERRUPTED: Final = 130
 
@@ -54,9 +71,8 @@ def serve(config: ServeConfig) -> int:
     _configure_logging(config.http)
     # A port that is taken is found before a minute of loading, not after.
     with bind(config.http) as bound, DeviceThread() as thread:
-        model, tokenizer = thread.call(_load, config)
         try:
-            asyncio.run(_serve(config, model, tokenizer, bound, thread))
+            asyncio.run(_serve(config, bound, thread))
         except BaseExceptionGroup as failures:
             crash = _crash_in(failures)
             if crash is None:
@@ -78,27 +94,52 @@ async def running_engine(
     eos_token_ids: frozenset[int],
     cache: CacheConfig,
     scheduler: SchedulerConfig,
+    tiers: LowerTiers | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[TokenizerActor]:
-    """The engine without HTTP: an `api.engine.Engine`. Leaving it serves what was accepted to its end.
+    """The engine without HTTP: an `api.engine.Engine`. Leaving it serves what was accepted to its end, and writes to
+    `tiers` what waits to be written, for a few seconds at most.
 
-    The model was loaded in `thread`, which outlives the engine.
+    The model was loaded in `thread`, which outlives the engine. The store in `tiers` is closed with the engine.
 
     Raises `ExceptionGroup` with an `ActorCrash` in it when an actor has failed; the body is cancelled then.
     """
     max_outstanding = scheduler.max_running_requests + scheduler.max_queued_requests
-    to_scheduler = Mailbox[ToScheduler](scheduler_mailbox_capacity(max_outstanding))
+    capacity = scheduler_mailbox_capacity(max_outstanding)
+    to_scheduler = Mailbox[ToScheduler](capacity + (0 if tiers is None else _MAX_REPORTS))
     to_tokenizer = Mailbox[FromScheduler](_TOKENIZER_MAILBOX_CAPACITY)
     state = SchedulerState(
         scheduler=scheduler,
         cache=cache,
         page_size=cache.page_size,
         num_pages=num_pages,
-        namespace=b"",  # device pages never leave this process, which serves one model
+        namespace=b"" if tiers is None else tiers.namespace,  # what never leaves this process needs none
+        tiers=None if tiers is None else tiers.config,
+        num_host_pages=0 if tiers is None else tiers.memory.num_pages,
+        page_bytes=0 if tiers is None else tiers.memory.page_bytes,
     )
+    controller = None
+    if tiers is not None:
+        # Every transfer holds a page of the host at least, or a request.
+        to_controller = Mailbox[ToController](2 * (tiers.memory.num_pages + capacity))
+        controller = CacheController(
+            to_controller,
+            to_scheduler.address_leaving(capacity),
+            tiers.copier,
+            tiers.memory,
+            tiers.storage,
+            clock=clock,
+        )
     with PromptEncoder(tokenizer, max_waiting=max_outstanding) as encoder:
         runner = ModelRunner(model, thread)
-        decider = Scheduler(to_scheduler, to_tokenizer.address, runner, state, clock=clock)
+        decider = Scheduler(
+            to_scheduler,
+            to_tokenizer.address,
+            runner,
+            state,
+            clock=clock,
+            controller=None if controller is None else to_controller.address,
+        )
         engine = TokenizerActor(
             to_tokenizer,
             to_scheduler.address,
@@ -108,21 +149,38 @@ async def running_engine(
             eos_token_ids=eos_token_ids,
             max_outstanding=max_outstanding,
             stats=decider.stats,
+            controller_stats=None if controller is None else controller.stats,
         )
         async with asyncio.TaskGroup() as actors:
             actors.create_task(engine.run(), name="tokenizer")
             deciding = actors.create_task(decider.run(), name="scheduler")
+            if controller is not None:
+                actors.create_task(controller.run(), name="cache controller")
             yield engine
-            # From the head: no new requests, then the scheduler's last words, then whoever listens to them.
+            # From the head: no new requests, then what they leave to be written, then the scheduler's last words, then
+            # whoever listens to them.
             await engine.drain()
+            if controller is not None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_WRITING_GRACE_SECONDS):
+                        await decider.wait_until_quiet()
             decider.close()
             await deciding
+            if controller is not None:
+                controller.close()
             engine.close()
 
 
-async def _serve(
-    config: ServeConfig, model: PagedModel, tokenizer: Tokenizer, bound: socket.socket, thread: DeviceThread
-) -> None:
+async def _serve(config: ServeConfig, bound: socket.socket, thread: DeviceThread) -> None:
+    spec = await thread.start(prepare, config.model)
+    # A store that cannot be opened is found before the weights are read.
+    page_bytes = config.cache.page_size * spec.kv_bytes_per_token(spec.dtype.itemsize)
+    backend = await open_store(config.tiers, page_bytes=page_bytes)
+    loaded = await thread.start(_load, config, spec)
+    model, tokenizer = loaded.model, loaded.tokenizer
+    tiers = None
+    if loaded.host is not None:
+        tiers = await lower_tiers(config.tiers, loaded.host, backend, loaded.namespace)
     info = model.info
     card = ModelCard(
         id=info.spec.served_name,
@@ -140,12 +198,13 @@ async def _serve(
         eos_token_ids=info.spec.eos_token_ids | tokenizer.eos_token_ids,
         cache=config.cache,
         scheduler=config.scheduler,
+        tiers=tiers,
     ) as engine:
         server = HttpServer(
             create_app(engine, config.http),
             config.http,
             bound,
-            on_ready=lambda url: _log.info("ready\n%s", _start_report(info, url)),
+            on_ready=lambda url: _log.info("ready\n%s", _start_report(info, tiers, backend, url)),
         )
 
         def shut_down() -> None:
@@ -158,9 +217,17 @@ async def _serve(
         await server.run_until_exit()
 
 
-def _load(config: ServeConfig) -> tuple[PagedModel, Tokenizer]:
+class _Loaded(NamedTuple):
+    """`host` None: no lower tiers. `namespace` None: no store."""
+
+    model: PagedModel
+    tokenizer: Tokenizer
+    host: tuple[HostMemory, PageCopier] | None
+    namespace: Namespace | None
+
+
+def _load(config: ServeConfig, spec: ModelSpec) -> _Loaded:
     """The tokenizer first: where something is missing this is known at once."""
-    spec = prepare(config.model)
     location = locate_tokenizer(config.model, spec.location)
     tokenizer = load_tokenizer(
         location.path,
@@ -168,10 +235,15 @@ def _load(config: ServeConfig) -> tuple[PagedModel, Tokenizer]:
         chat_template=config.model.chat_template,
         **location.keywords(),
     )
-    return load(spec, config.cache, config.scheduler, config.tiers, compile=config.model.compile), tokenizer
+    model = load(spec, config.cache, config.scheduler, config.tiers, compile=config.model.compile)
+    for note in start_notes(config.tiers, spec.device.type):
+        _log.info("%s", note)
+    host = host_tier(model, config.tiers) if config.tiers.enable_hierarchical_cache else None
+    namespace = None if config.tiers.hicache_storage_backend is None else namespace_of(spec, config.cache)
+    return _Loaded(model, tokenizer, host, namespace)
 
 
-def _start_report(info: ModelInfo, url: str) -> str:
+def _start_report(info: ModelInfo, tiers: LowerTiers | None, backend: StorageBackend | None, url: str) -> str:
     """What a person wants to see of a server that is ready; the URL stands last, where the eye is."""
     spec, pool = info.spec, info.pool
     threads = f", {torch.get_num_threads()} threads" if spec.device.type == "cpu" else ""
@@ -179,11 +251,21 @@ def _start_report(info: ModelInfo, url: str) -> str:
         "model": f"{spec.served_name} ({spec.architecture}), {_gib(spec.weights_bytes)} of weights",
         "files": str(spec.location),
         "device": f"{spec.device}{threads}, {str(spec.dtype).removeprefix('torch.')}",
-        "pool": f"{pool.num_tokens:,} tokens in {pool.num_pages:,} pages of {info.page_size}: {_bytes(pool.num_bytes)}",
+        "pool": _pool_report(pool.num_pages, info.page_size, pool.num_bytes),
+    }
+    if tiers is not None:
+        lines["host"] = _pool_report(tiers.memory.num_pages, info.page_size, tiers.memory.num_bytes)
+    if backend is not None:
+        lines["store"] = backend.description
+    lines |= {
         "context": f"{info.context_length:,} tokens",
         "URL": f"{url}/v1",
     }
     return "\n".join(f"  {name:8} {value}" for name, value in lines.items())
+
+
+def _pool_report(num_pages: int, page_size: int, num_bytes: int) -> str:
+    return f"{num_pages * page_size:,} tokens in {num_pages:,} pages of {page_size}: {_bytes(num_bytes)}"
 
 
 def _bytes(num_bytes: int) -> str:

@@ -351,7 +351,7 @@ class SchedulerStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransferStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What moved in one direction. `seconds` is the time of the transfers alone; their sum, where several overlapped."""
+    """What moved in one direction. `seconds` is the sum of the transfers' own times, though several may overlap."""
 
     num_pages: int = 0
     num_bytes: int = 0

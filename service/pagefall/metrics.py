@@ -44,13 +44,12 @@ class Metrics:
     def __init__(
         self,
         stats: Callable[[], SchedulerStats],
-        controller_stats: Callable[[], ControllerStats] | None = None,
+        controller_stats: Callable[[], ControllerStats | None] = lambda: None,
     ) -> None:
-        """`controller_stats` None: there are no tiers below the device."""
+        """`controller_stats` returns None where there are no tiers below the device."""
         self._registry = CollectorRegistry()
         self._registry.register(_SchedulerCollector(stats))
-        if controller_stats is not None:
-            self._registry.register(_ControllerCollector(controller_stats))
+        self._registry.register(_ControllerCollector(controller_stats))
 
     def render(self) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -73,11 +72,13 @@ class _SchedulerCollector(Collector):
 
 
 class _ControllerCollector(Collector):
-    def __init__(self, stats: Callable[[], ControllerStats]) -> None:
+    def __init__(self, stats: Callable[[], ControllerStats | None]) -> None:
         self._stats = stats
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats()
+        if stats is None:
+            return
         for quantity, field in (("bytes", "num_bytes"), ("pages", "num_pages"), ("seconds", "seconds")):
             moved = {direction: getattr(stats.transfers.get(direction), field, 0) for direction in get_args(Direction)}
             name, documentation = f"transfer_{quantity}", f"{quantity.capitalize()} of transfers between tiers"

@@ -132,6 +132,17 @@ class TierMachine(RuleBasedStateMachine):
         self.driver.settle()
         self.driver.flush(*forgotten)
 
+    @rule(document=st.sampled_from(DOCUMENTS), length=st.integers(12, 40), num_moves=st.integers(0, 4))
+    def only_the_store_is_left_and_asked(self, document: list[int], length: int, num_moves: int) -> None:
+        """All is served, the nearer tiers are empty, and a prompt comes that was there before."""
+        self.driver.run()
+        self.driver.flush("device", "host")
+        self.submit(document[:length], 3, 0, "")
+        for _ in range(num_moves):
+            pending = self.driver.collect()
+            if pending:
+                self.driver.perform(pending[0], num_pages=3)
+
     @invariant()
     def every_token_so_far_is_what_the_model_says_alone(self) -> None:
         if not hasattr(self, "driver"):

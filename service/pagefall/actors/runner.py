@@ -41,9 +41,9 @@ class DeviceThread:
         """The function's result; blocks until it is there. Raises what the function raises."""
         return self._executor.submit(function, *args, **keywords).result()
 
-    def start(self, function: Callable[[StepPlan], StepResult], plan: StepPlan) -> asyncio.Future[StepResult]:
+    def start(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         """The same for the running loop, which goes on meanwhile."""
-        return asyncio.get_running_loop().run_in_executor(self._executor, function, plan)
+        return asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
 
 
 class ModelRunner:

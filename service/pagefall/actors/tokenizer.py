@@ -24,6 +24,7 @@ from pagefall.messages import (
     Accepted,
     CacheFlushed,
     Cancel,
+    ControllerStats,
     FlushCache,
     FromScheduler,
     Rejected,
@@ -76,6 +77,7 @@ class TokenizerActor(Actor[FromScheduler]):
         eos_token_ids: frozenset[int],
         max_outstanding: int,
         stats: Callable[[], SchedulerStats],
+        controller_stats: Callable[[], ControllerStats] | None = None,
     ) -> None:
         """The scheduler's mailbox has `scheduler_mailbox_capacity(max_outstanding)`; `stats` reads its snapshot."""
         super().__init__(mailbox)
@@ -86,6 +88,7 @@ class TokenizerActor(Actor[FromScheduler]):
         self._eos_token_ids = eos_token_ids
         self._max_outstanding = max_outstanding
         self._stats = stats
+        self._controller_stats = controller_stats
         self._accepting = True
         self._num_encoding = 0
         self._outstanding: dict[RequestId, _Outstanding] = {}
@@ -104,6 +107,9 @@ class TokenizerActor(Actor[FromScheduler]):
 
     def stats(self) -> SchedulerStats:
         return self._stats()
+
+    def controller_stats(self) -> ControllerStats | None:
+        return None if self._controller_stats is None else self._controller_stats()
 
     async def generate(self, request: GenerateRequest) -> TextGeneration:
         self._refuse_if_full()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import Protocol
 
-from pagefall.messages import CacheFlushed, SchedulerStats, Tier, TokenIds
+from pagefall.messages import CacheFlushed, ControllerStats, SchedulerStats, Tier, TokenIds
 from pagefall.text.requests import GenerateRequest, ModelCard, Prompt, TextDelta
 
 
@@ -48,3 +48,6 @@ class Engine(Protocol):
 
     def stats(self) -> SchedulerStats:
         """The latest snapshot; takes no lock and no time."""
+
+    def controller_stats(self) -> ControllerStats | None:
+        """What moved between the tiers so far; None without lower tiers."""

@@ -32,7 +32,7 @@ class Operations:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._metrics = Metrics(engine.stats)
+        self._metrics = Metrics(engine.stats, engine.controller_stats)
 
     async def metrics(self, request: Request) -> Response:
         return Response(self._metrics.render(), headers={"content-type": self._metrics.content_type})

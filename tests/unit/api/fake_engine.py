@@ -15,7 +15,16 @@ import uvicorn
 from pagefall.api.app import create_app
 from pagefall.config import HttpConfig
 from pagefall.errors import RequestError
-from pagefall.messages import CacheFlushed, FinishReason, PoolStats, RequestId, SchedulerStats, Tier, TokenIds
+from pagefall.messages import (
+    CacheFlushed,
+    ControllerStats,
+    FinishReason,
+    PoolStats,
+    RequestId,
+    SchedulerStats,
+    Tier,
+    TokenIds,
+)
 from pagefall.text.requests import (
     CandidateToken,
     ChatPrompt,
@@ -155,6 +164,9 @@ class FakeEngine:
             num_pages={tier: count for tier, count in counts.items() if tier in tiers},
             storage_error=self.storage_error if "storage" in tiers else None,
         )
+
+    def controller_stats(self) -> ControllerStats | None:
+        return None
 
     def stats(self) -> SchedulerStats:
         return SchedulerStats(

@@ -37,7 +37,7 @@ def cache(tree: RadixTree, pages: str, first_page: int, *, now: float = 0.0, roo
 
 def snapshot(tree: RadixTree) -> list[tuple[object, ...]]:
     return [
-        (id(node), node.tokens, node.num_pins, node.last_access, node.num_hits, node.residence.page_ids.tolist())
+        (id(node), node.tokens, node.num_pins, node.last_access, node.num_hits, node.device_page_ids.tolist())
         for node in tree.nodes()
     ]
 
@@ -85,7 +85,7 @@ def test_pinning_splits_where_the_match_ends_and_counts_the_hit_above_only(tree:
     assert shared.tolist() == [10, 11]
     assert (upper.tokens, lower.tokens) == (text("ab"), text("cd"))
     assert lower.parent is upper
-    assert lower.residence.page_ids.tolist() == [12, 13]
+    assert lower.device_page_ids.tolist() == [12, 13]
     assert (upper.num_hits, upper.last_access, upper.priority, upper.num_pins) == (1, 5.0, 3, 1)
     assert (lower.num_hits, lower.last_access, lower.priority, lower.num_pins) == (0, 0.0, 0, 0)
     assert tree.num_unpinned_pages == 2
@@ -112,7 +112,7 @@ def test_inserting_what_is_there_keeps_the_tree_s_pages(tree: RadixTree) -> None
     cache(tree, "abcd", 10)
     node, known = tree.insert(ours, text("abxy"), ids(20, 4), now=1.0, priority=0)
     assert known.tolist() == [10, 11]
-    assert node.residence.page_ids.tolist() == [22, 23]
+    assert node.device_page_ids.tolist() == [22, 23]
     assert tree.num_pages == 6
     assert tree.num_unpinned_pages == 2  # c, d
 
@@ -121,7 +121,7 @@ def test_a_lease_s_own_leaf_becomes_longer_in_place(tree: RadixTree) -> None:
     first = insert(tree, "ab", 10).node
     again = tree.insert(first, text("cd"), ids(12, 2), now=4.0, priority=0).node
     assert again is first
-    assert first.residence.page_ids.tolist() == [10, 11, 12, 13]
+    assert first.device_page_ids.tolist() == [10, 11, 12, 13]
     assert first.last_access == 4.0
     assert num_found(tree, "abcd") == 4
 
@@ -132,7 +132,7 @@ def test_a_leaf_that_another_lease_reads_or_once_hit_is_not_made_longer(tree: Ra
     longer = tree.insert(first, text("c"), ids(12, 1), now=0.0, priority=0).node
     assert longer is not first
     tree.unpin(other, now=0.0)
-    assert other.residence.page_ids.tolist() == [10, 11]
+    assert other.device_page_ids.tolist() == [10, 11]
 
 
 def test_a_leaf_that_a_twin_computed_too_is_not_made_longer_under_it(tree: RadixTree) -> None:
@@ -141,7 +141,7 @@ def test_a_leaf_that_a_twin_computed_too_is_not_made_longer_under_it(tree: Radix
     twin = tree.insert(root, text("ab"), ids(20, 2), now=0.0, priority=0).node
     assert twin is first
     assert tree.insert(first, text("c"), ids(12, 1), now=0.0, priority=0).node is not first
-    assert twin.residence.page_ids.tolist() == [10, 11]
+    assert twin.device_page_ids.tolist() == [10, 11]
 
 
 def test_the_tree_keeps_its_own_copy_of_the_page_ids(tree: RadixTree) -> None:
@@ -149,7 +149,7 @@ def test_the_tree_keeps_its_own_copy_of_the_page_ids(tree: RadixTree) -> None:
     root, _ = tree.pin(ROOT, b"", now=0.0, priority=0)
     node = tree.insert(root, text("ab"), given, now=0.0, priority=0).node
     given[:] = 99
-    assert node.residence.page_ids.tolist() == [10, 11]
+    assert node.device_page_ids.tolist() == [10, 11]
 
 
 def test_long_spans_are_cut_into_bounded_nodes(tree: RadixTree) -> None:
