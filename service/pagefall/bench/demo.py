@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
 
 import anyio
 import httpx
@@ -23,8 +22,6 @@ from pagefall.bench.server_process import served
 from pagefall.bench.targets import open_url, split_flags
 from pagefall.bench.transfers import MovedBytes, difference, settled
 from pagefall.errors import ConfigError, PagefallError
-
-_NUM_SAMPLE_WORDS: Final = 500
 
 
 def demo(config: DemoConfig) -> int:
@@ -115,7 +112,8 @@ async def _server(config: DemoConfig, store: Path) -> AsyncIterator[CompletionCl
 
 async def _documents(client: CompletionClient, config: DemoConfig, rng: random.Random) -> list[str]:
     """Two documents of about `prompt_tokens` tokens by the server's own count."""
-    sample = ships_log(rng, num_words=_NUM_SAMPLE_WORDS)
+    # As long as the documents, nearly: the longer the voyage, the more digits in its numbers.
+    sample = ships_log(rng, num_words=config.prompt_tokens // 2)
     try:
         response = await client.http.post("/tokenize", json={"prompt": sample})
         response.raise_for_status()
