@@ -42,6 +42,9 @@ def begin(state: SchedulerState, waiting: Waiting, lease: Lease, *, now: float) 
     request, arrivals = waiting.request, waiting.arrivals
     waiting.arrivals = None
     pin = state.cache.pin_host_match(request.root, request.token_ids)
+    if pin is not None and not _is_quicker_than_computing(state, lease.num_shared_pages, pin.num_pages):
+        tiers.host.unpin(pin)
+        pin = None
     if arrivals is None and pin is None:
         return None
     if arrivals is None:
@@ -56,6 +59,7 @@ def begin(state: SchedulerState, waiting: Waiting, lease: Lease, *, now: float) 
     fetching.overtake(tiers, arrivals, 0, end)
     if pin is not None:
         tiers.host.record_hit(pin, now=now)
+        offloading.after_hit(state, pin.node)
         _load(tiers, arrivals, lease, np.arange(first, end), pin.host_page_ids, pin)
     if tiers.config.hicache_storage_prefetch_policy != "auto":
         fetching.stop(tiers, arrivals)
@@ -194,6 +198,15 @@ def _meeting_point(
     num_pages = int((gap_end - gap_start) / page_size * pace / max(pace + compute_pace, 1e-9))
     num_tokens = max(gap_start - start + num_pages * page_size, MIN_CHUNK_TOKENS)
     return min(end, -(-(start + num_tokens) // page_size) * page_size)
+
+
+def _is_quicker_than_computing(state: SchedulerState, first_page: int, num_pages: int) -> bool:
+    """Whether the host's pages come sooner than they could be computed. Where nothing was measured yet they do."""
+    compute = state.prefill_cost.estimate(
+        first_page * state.page_size, num_pages * state.page_size, chunk_size=state.config.chunked_prefill_size
+    )
+    tiers = _tiers(state)
+    return compute is None or tiers.host_link.estimate(num_pages * tiers.page_bytes) < compute
 
 
 def _load(

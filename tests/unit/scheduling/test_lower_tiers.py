@@ -366,3 +366,24 @@ def test_fetching_pages_that_the_request_has_overtaken_are_not_wanted_any_more()
     fetch = next(pending for pending in driver.collect() if isinstance(pending.message, Fetch))
     assert fetch.is_stopped
     assert not (next(iter(driver.tiers.fetches.values())).arrivals.states == FETCHING).any()
+
+
+def test_what_would_take_longer_to_load_from_the_host_is_computed() -> None:
+    driver = make(storage=False)
+    answer(driver, "cold")
+    driver.flush("device")
+    driver.tiers.host_link.observe(first_seconds=0.0, seconds=1000.0, num_bytes=10_000)
+    assert answer(driver, "hit") == (0, 0, 0)
+
+
+def test_pages_of_the_host_that_the_store_has_not_taken_are_written_when_they_are_used_again() -> None:
+    driver = make()
+    ask(driver, "cold")
+    while driver.collect() or not driver.state.is_idle:
+        for pending in list(driver.pending):
+            driver.perform(pending, fails=isinstance(pending.message, Backup))
+        driver.step()
+    driver.flush("device")
+    assert not driver.store
+    assert answer(driver, "again") == (0, 40, 0)
+    assert len(driver.store) == 10
