@@ -150,6 +150,8 @@ class Scheduler(Actor[ToScheduler]):
         tiers, wake_at = self._state.tiers, self._state.wake_at
         if wake_at is None and (tiers is None or tiers.is_quiet):
             raise RuntimeError(f"{self._stats.num_queued} requests wait, none runs, and none can start")
+        if wake_at is None and self._mailbox.is_exhausted:
+            raise RuntimeError("pages are on their way, but no report of them can come any more")
         with suppress(TimeoutError):
             async with asyncio.timeout(None if wake_at is None else max(0.0, wake_at - self._clock())):
                 await self._mailbox.wait()

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import anyio
 import httpx
 import msgspec
 from tqdm import tqdm
@@ -18,7 +17,7 @@ from pagefall.bench.client import CompletionClient, Trace
 from pagefall.bench.demo_plan import CASES, DemoConfig, check_sizes, fillers, lifetimes
 from pagefall.bench.demo_report import DemoResult, DemoRow, demo_json, demo_table, wrong_rows
 from pagefall.bench.documents import ships_log
-from pagefall.bench.server_process import served
+from pagefall.bench.server_process import run_until_ended, served
 from pagefall.bench.targets import open_url, split_flags
 from pagefall.bench.transfers import MovedBytes, difference, settled
 from pagefall.errors import ConfigError, PagefallError
@@ -36,7 +35,7 @@ def demo(config: DemoConfig) -> int:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out: {config.out}: {error.strerror}") from error
-    result = anyio.run(_measure, config)
+    result = run_until_ended(_measure, config)
     sys.stdout.write(f"\n{demo_table(result)}\n")
     write_files(result, out)
     return 1 if wrong_rows(result.rows) else 0

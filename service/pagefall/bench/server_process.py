@@ -9,10 +9,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 import httpx
@@ -23,6 +23,20 @@ from pagefall.errors import PagefallError
 _START_SECONDS: Final = 300.0
 _STOP_SECONDS: Final = 60.0
 _HOST: Final = "127.0.0.1"
+
+Config = TypeVar("Config")
+Result = TypeVar("Result")
+
+
+def run_until_ended(function: Callable[[Config], Awaitable[Result]], config: Config) -> Result:
+    """What `function(config)` returns, run on a loop of its own. SIGTERM ends it as Ctrl-C does, with everything that
+    was started: it raises `KeyboardInterrupt` when that is done.
+    """
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        return anyio.run(function, config)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from pagefall.bench.client import CompletionClient, Trace
 from pagefall.bench.prompts import Prompt, TokenPrompts
 from pagefall.bench.report import Figure, Row, table, to_json
 from pagefall.bench.scenarios import beside_a_stream, gaps_before, gaps_beside
+from pagefall.bench.server_process import run_until_ended
 from pagefall.bench.targets import OwnServer, open_client, split_flags
 from pagefall.messages import Tier
 
@@ -73,7 +74,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 def bench_storage_hit(config: StorageHitConfig) -> int:
     """Measure, print the tables, write the JSON; returns 0. Raises `PagefallError` when a server cannot be used."""
-    anyio.run(_run, config)
+    run_until_ended(_run, config)
     return 0
 
 

@@ -9,6 +9,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ from tqdm import tqdm
 from pagefall.bench.client import CompletionClient
 from pagefall.bench.replay import Run, replay
 from pagefall.bench.report import table, to_json
+from pagefall.bench.server_process import run_until_ended
 from pagefall.bench.targets import OwnServer, ServersConfig, Target, open_client, targets
 from pagefall.bench.workload_report import part_figures, run_figures
 from pagefall.bench.workloads import MultiTurn, Round, SharedPrefix, multi_turn, repeated, shared_prefix
@@ -52,21 +54,21 @@ class SharedPrefixConfig(msgspec.Struct, frozen=True, kw_only=True):
 def bench_multi_turn(config: MultiTurnConfig) -> int:
     """Measure, print the tables, write the JSON; returns 0. Raises `PagefallError` when a server cannot be used."""
     asked = targets(config.servers, serve=MULTI_TURN_SERVE, against=MULTI_TURN_AGAINST)
-    anyio.run(run_workload_bench, config, asked, lambda rng: multi_turn(config.workload, rng))
+    run_until_ended(partial(run_workload_bench, asked, partial(multi_turn, config.workload)), config)
     return 0
 
 
 def bench_shared_prefix(config: SharedPrefixConfig) -> int:
     """The same for the other workload."""
     asked = targets(config.servers, serve=SHARED_PREFIX_SERVE, against=SHARED_PREFIX_AGAINST)
-    anyio.run(run_workload_bench, config, asked, lambda rng: shared_prefix(config.workload, rng))
+    run_until_ended(partial(run_workload_bench, asked, partial(shared_prefix, config.workload)), config)
     return 0
 
 
 async def run_workload_bench(
-    config: MultiTurnConfig | SharedPrefixConfig,
     asked: Sequence[Target],
     make_rounds: Callable[[random.Random], list[Round]],
+    config: MultiTurnConfig | SharedPrefixConfig,
 ) -> None:
     """What the commands do, for callers that have an event loop. Every target gets the same prompts in the same order.
 

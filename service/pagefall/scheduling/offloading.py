@@ -26,7 +26,7 @@ def after_commit(state: SchedulerState, node: Node) -> None:
 
 
 def after_hit(state: SchedulerState, node: Node) -> None:
-    """A request uses the path to `node`. What was left out before, for want of room or of a store, gets another chance."""
+    """A request uses the path to `node`: what was left out before, for want of room or of a store, is tried again."""
     tiers = state.tiers
     if tiers is None:
         return

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ async def test_both_servers_get_the_same_prompts_and_the_report_compares_them(
             replay=ReplayConfig(parallel=1, seed=7, json=str(path)),
         )
         asked = targets(config.servers, serve="", against="")
-        await run_workload_bench(config, asked, lambda rng: multi_turn(config.workload, rng))
+        await run_workload_bench(asked, partial(multi_turn, config.workload), config)
     assert [body["prompt"] for body in fake.bodies[-6:]] == [body["prompt"] for body in peer.bodies[-6:]]
     expected = [r.token_ids for requests in multi_turn(WORKLOAD, random.Random(7)) for r in requests]
     assert [tuple(body["prompt"]) for body in fake.bodies[-6:]] == expected
