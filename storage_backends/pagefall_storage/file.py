@@ -26,8 +26,9 @@ from pagefall_storage.file_io import Write, read_value, remove_value, stored_byt
 from pagefall_storage.file_layout import Layout
 from pagefall_storage.file_rescan import RescanSchedule
 from pagefall_storage.file_temp import TempFolder, clean_up
-from pagefall_storage.file_threads import FileThreads, Stop
+from pagefall_storage.file_threads import FileThreads
 from pagefall_storage.keys import check_keys
+from pagefall_storage.operations import Stop
 from pagefall_storage.protocol import (
     Failed,
     GetOutcome,

@@ -11,7 +11,8 @@ import anyio
 import pytest
 
 from pagefall_storage.errors import StorageError
-from pagefall_storage.file_threads import FileThreads, Stop
+from pagefall_storage.file_threads import FileThreads
+from pagefall_storage.operations import Stop
 
 pytestmark = pytest.mark.anyio
 

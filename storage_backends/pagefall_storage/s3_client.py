@@ -1,0 +1,114 @@
+"""The boto3 client of a store, made when it is needed, and made anew when its credentials are refused.
+
+botocore refreshes credentials that say when they expire (roles, containers, instances). It reads others once, such as
+those in a file: an administrator's change of them is seen by making another client.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, NoCredentialsError
+
+from pagefall_storage.s3_config import S3Config
+from pagefall_storage.s3_errors import RequestFailed, request_failed
+
+logger = logging.getLogger(__name__)
+
+_MIN_CLIENT_SECONDS: Final = 10.0
+"""Making a client takes about 0.2 s of a processor, and looking for credentials may be a request of its own."""
+
+_DEFAULT_REGION: Final = "us-east-1"
+
+
+class S3Clients:
+    """One client at a time, for all threads."""
+
+    def __init__(self, config: S3Config, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._failure: RequestFailed | None = None
+        self._made_at = float("-inf")
+
+    def current(self) -> Any:
+        """The client. Blocks while it is made; raises `RequestFailed` if there are no credentials for it (yet), and
+        `ValueError` or `BotoCoreError` where the configuration makes no sense to botocore.
+        """
+        with self._lock:
+            if self._client is not None:
+                return self._client
+            if self._failure is not None and self._is_recent():
+                raise self._failure
+            self._made_at = self._clock()
+            try:
+                self._client = self._make()
+            except NoCredentialsError as error:
+                self._failure = request_failed(error)
+                raise self._failure from error
+            return self._client
+
+    def refuse(self, client: Any) -> None:
+        """Its credentials are no good: another client is made next time, unless this one is new or they are fixed."""
+        with self._lock:
+            if client is self._client and self._config.access_key_id is None and not self._is_recent():
+                # It is not closed: other threads may be using it. Its idle connections go when the last one is done.
+                self._client = None
+                logger.info("the credentials for bucket %s were refused; looking for others", self._config.bucket)
+
+    def close(self) -> None:
+        """Closes idle connections; those in use close when they are done. May be called again."""
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+
+    def _is_recent(self) -> bool:
+        return self._clock() - self._made_at < _MIN_CLIENT_SECONDS
+
+    def _make(self) -> Any:
+        config = self._config
+        session = boto3.Session(
+            aws_access_key_id=config.access_key_id,
+            aws_secret_access_key=config.secret_access_key,
+            aws_session_token=config.session_token,
+            region_name=config.region,
+        )
+        if session.get_credentials() is None:
+            raise NoCredentialsError
+        region = session.region_name or (None if config.endpoint_url is None else _DEFAULT_REGION)
+        is_path_style = config.endpoint_url is not None if config.path_style is None else config.path_style
+        return session.client(
+            "s3",
+            region_name=region,
+            endpoint_url=config.endpoint_url,
+            config=Config(
+                s3={"addressing_style": "path" if is_path_style else "auto"},
+                max_pool_connections=config.num_threads,
+                connect_timeout=config.connect_timeout_seconds,
+                read_timeout=config.read_timeout_seconds,
+                retries={"total_max_attempts": 1, "mode": "standard"},  # the caller's business
+                tcp_keepalive=True,
+                # Values have checksums of their own, and not every server knows S3's newer ones.
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+            ),
+        )
+
+
+def check_client(clients: S3Clients) -> None:
+    """Makes the client. Raises `ValueError` where the configuration makes no sense; missing credentials are no error,
+    as they may come.
+    """
+    try:
+        clients.current()
+    except RequestFailed as failed:
+        logger.warning("an S3 store without credentials yet: %s", failed.reason)
+    except BotoCoreError as error:
+        raise ValueError(str(error)) from error
