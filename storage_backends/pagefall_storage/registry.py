@@ -23,6 +23,7 @@ ENTRY_POINT_GROUP: Final = "pagefall.storage_backends"
 _BUILT_IN: Final = {
     "file": "pagefall_storage.file:open_file",
     "memory": "pagefall_storage.memory:open_memory",
+    "redis": "pagefall_storage.redis:open_redis",
     "s3": "pagefall_storage.s3:open_s3",
 }
 
