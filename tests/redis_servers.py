@@ -1,98 +1,130 @@
-"""Real Redis servers for tests: started in a folder of the test's own, and gone when it ends."""
+"""Real Redis servers for tests, each in a folder of its own, gone when the test ends."""
 
 from __future__ import annotations
 
-import asyncio
-import os
 import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
+import redis
 
-_STARTS_WITHIN_SECONDS = 20.0
+_READY_WITHIN_SECONDS = 20.0
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """Below 55535, for a cluster's nodes talk to each other at a port 10000 above their own."""
+    while True:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port: int = listener.getsockname()[1]
+        if port < 55535:
+            return port
 
 
 class RedisServer:
-    """One process. It listens on `port` of this machine, if that is not 0, and at `socket_path`."""
+    """One process, which listens on `port` of this machine and at `socket_path`. `admin` may do everything."""
 
-    def __init__(
-        self, folder: Path, *options: str, port: int | None = None, command: str = "redis-server", arguments: str = ""
-    ) -> None:
-        """`options` are lines of its configuration, `arguments` those of the command line."""
-        binary = shutil.which(command)
+    def __init__(self, folder: Path, *options: str, arguments: tuple[str, ...] = ()) -> None:
+        """`options` are lines of its configuration file, `arguments` more of the command line."""
+        binary = shutil.which("redis-server")
         if binary is None:
-            raise FileNotFoundError(f"{command} is missing; on Debian and Ubuntu: apt-get install redis-server")
-        self.port = free_port() if port is None else port
-        self.socket_path = folder / "redis.sock"
-        self._config = folder / "redis.conf"
-        self._command = [binary, str(self._config), *arguments.split()]
-        self._process: subprocess.Popen[bytes] | None = None
+            raise FileNotFoundError("redis-server is missing; on Debian and Ubuntu: apt-get install redis-server")
         folder.mkdir(parents=True, exist_ok=True)
-        lines = (f"port {self.port}", f"dir {folder}", "bind 127.0.0.1", f"logfile {folder}/log", *options)
-        self._config.write_text("\n".join(lines) + "\n")
+        self.folder = folder
+        self.port = free_port()
+        self.socket_path = folder / "redis.sock"
+        self.admin = redis.Redis(unix_socket_path=str(self.socket_path))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._command = [binary, str(folder / "redis.conf"), *arguments]
+        lines = (f"port {self.port}", "bind 127.0.0.1", f"unixsocket {self.socket_path}", f"dir {folder}", *options)
+        (folder / "redis.conf").write_text("\n".join((*lines, 'save ""', f"logfile {folder}/log")) + "\n")
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
+        """Returns when it answers. It is empty: nothing is ever saved."""
         self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        until(self._answers)
 
     def kill(self) -> None:
+        """Also where it is frozen, or not running."""
+        self.admin.close()
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def freeze(self) -> None:
-        self._signal(signal.SIGSTOP)
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
-        os.kill(self._process.pid, number)
+        self._process.send_signal(signal.SIGCONT)
 
-    async def until_it_answers(self, admin: Redis) -> None:
-        async with asyncio.timeout(_STARTS_WITHIN_SECONDS):
-            while True:
-                try:
-                    await admin.execute_command("PING")
-                except (RedisError, OSError):
-                    await asyncio.sleep(0.01)
-                else:
-                    return
+    def _answers(self) -> bool:
+        try:
+            return bool(self.admin.ping())
+        except redis.ConnectionError:
+            return False
 
 
-def nothing_saved(socket_path: Path) -> Sequence[str]:
-    """Options of a server that keeps everything in memory and can be reached through a socket file too."""
-    return ('save ""', "appendonly no", f"unixsocket {socket_path}", "enable-debug-command yes")
+def until(is_so: Callable[[], object], *, seconds: float = _READY_WITHIN_SECONDS) -> None:
+    """Blocks until `is_so()`."""
+    ends_at = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < ends_at, "not within the time it may take"
+        time.sleep(0.01)
 
 
-@asynccontextmanager
-async def running(folder: Path, *options: str, port: int | None = None) -> AsyncIterator[tuple[RedisServer, Redis]]:
-    """A server that answers, and a client that may do everything with it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    server = RedisServer(folder, *nothing_saved(folder / "redis.sock"), *options, port=port)
-    admin = Redis(unix_socket_path=str(server.socket_path))
-    server.start()
+@contextmanager
+def running(folder: Path, *options: str, arguments: tuple[str, ...] = ()) -> Iterator[RedisServer]:
+    server = RedisServer(folder, *options, arguments=arguments)
     try:
-        await server.until_it_answers(admin)
-        yield server, admin
+        server.start()
+        yield server
     finally:
-        await admin.aclose()
         server.kill()
+
+
+@contextmanager
+def running_cluster(folder: Path, *, num_nodes: int = 2) -> Iterator[list[RedisServer]]:
+    """Primaries that share the slots, in equal ranges."""
+    with ExitStack() as stack:
+        options = ("cluster-enabled yes", "cluster-announce-ip 127.0.0.1")
+        nodes = [stack.enter_context(running(folder / str(i), *options)) for i in range(num_nodes)]
+        for i, node in enumerate(nodes):
+            first, end = (16384 * j // num_nodes for j in (i, i + 1))
+            node.admin.execute_command("CLUSTER ADDSLOTSRANGE", first, end - 1)
+            node.admin.execute_command("CLUSTER SET-CONFIG-EPOCH", i + 1)
+            node.admin.execute_command("CLUSTER MEET", "127.0.0.1", nodes[0].port)
+        for node in nodes:
+            until(partial(_knows, node, num_nodes))
+        yield nodes
+
+
+@contextmanager
+def running_sentinel(folder: Path, master: RedisServer, *options: str, service: str) -> Iterator[RedisServer]:
+    """One Sentinel, enough for itself to call a silent master down."""
+    monitor = (f"sentinel monitor {service} 127.0.0.1 {master.port} 1", f"sentinel down-after-milliseconds {service} 300")
+    with running(folder, *monitor, *options, arguments=("--sentinel",)) as sentinel:
+        yield sentinel
+
+
+def _knows(node: RedisServer, num_nodes: int) -> bool:
+    """Whether the node knows who has which slots."""
+    is_ok = node.admin.execute_command("CLUSTER INFO")["cluster_state"] == "ok"
+    return is_ok and len(node.admin.execute_command("CLUSTER SLOTS")) == num_nodes
