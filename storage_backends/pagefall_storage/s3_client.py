@@ -39,18 +39,18 @@ class S3Clients:
         self._made_at = float("-inf")
 
     def current(self) -> Any:
-        """The client. Blocks while it is made; raises `RequestFailed` if there are no credentials for it (yet), and
-        `ValueError` or `BotoCoreError` where the configuration makes no sense to botocore.
+        """The client. Blocks while it is made. Raises `RequestFailed` where it cannot be, and `ValueError` where the
+        endpoint makes no sense to botocore.
         """
         with self._lock:
             if self._client is not None:
                 return self._client
             if self._failure is not None and self._is_recent():
-                raise self._failure
+                raise RequestFailed("error", self._failure.reason, is_credentials=self._failure.is_credentials)
             self._made_at = self._clock()
             try:
-                self._client = self._make()
-            except NoCredentialsError as error:
+                self._client, self._failure = self._make(), None
+            except BotoCoreError as error:
                 self._failure = request_failed(error)
                 raise self._failure from error
             return self._client
@@ -80,11 +80,9 @@ class S3Clients:
             aws_session_token=config.session_token,
             region_name=config.region,
         )
-        if session.get_credentials() is None:
-            raise NoCredentialsError
         region = session.region_name or (None if config.endpoint_url is None else _DEFAULT_REGION)
         is_path_style = config.endpoint_url is not None if config.path_style is None else config.path_style
-        return session.client(
+        client = session.client(
             "s3",
             region_name=region,
             endpoint_url=config.endpoint_url,
@@ -100,6 +98,10 @@ class S3Clients:
                 response_checksum_validation="when_required",
             ),
         )
+        if session.get_credentials() is None:
+            client.close()
+            raise NoCredentialsError
+        return client
 
 
 def check_client(clients: S3Clients) -> None:
@@ -109,6 +111,6 @@ def check_client(clients: S3Clients) -> None:
     try:
         clients.current()
     except RequestFailed as failed:
+        if not failed.is_credentials:
+            raise ValueError(failed.reason) from failed
         logger.warning("an S3 store without credentials yet: %s", failed.reason)
-    except BotoCoreError as error:
-        raise ValueError(str(error)) from error

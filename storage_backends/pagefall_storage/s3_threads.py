@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from pagefall_storage.operations import Stop
 from pagefall_storage.s3_errors import RequestFailed
@@ -24,12 +24,15 @@ STOPPED: Final = RequestFailed("error", "the store was closed meanwhile")
 
 
 class RequestThreads:
-    """Belongs to one event loop. Requests wait here, not in the pool, so that a refusal holds back all that follow."""
+    """Belongs to one event loop, which hears of the end of an operation alone: a thread that is done with a request
+    takes the next one by itself.
+    """
 
     def __init__(self, num_threads: int) -> None:
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="pagefall-s3")
+        self._lock = threading.Lock()  # of the two below, and of all batches
         self._limiter = Limiter(num_threads)
-        self._turns: deque[_Batch[Any, Any]] = deque()
+        self._turns: deque[_Batch[Any, Any]] = deque()  # those with requests not begun
 
     async def spread(
         self,
@@ -42,98 +45,140 @@ class RequestThreads:
     ) -> list[ResultT | RequestFailed]:
         """`request` of each item, begun in order; `STOPPED` for those not done when `stop` was set.
 
-        Those under way then are left to end by themselves, after `settle_seconds` if they take longer. Only those for
-        which `recall` says that they use the caller's memory are waited for without a limit.
+        Requests under way then are left to end by themselves, after `settle_seconds` if they take longer; but those for
+        whose items `recall` says that they use the caller's memory are waited for.
         """
-        if not items:
-            return []
+        if not items or stop.is_set():
+            return [STOPPED for _ in items]
         batch = _Batch(request, items)
-        stop.on_set(batch.wake)
-        if not stop.is_set():
+        stop.on_set(batch.changed.set)
+        with self._lock:
             self._turns.append(batch)
-            self._pump()
-            await batch.is_over.wait()
-        if not batch.is_done():
+            self._begin_more()
+        await batch.changed.wait()
+        with self._lock:
+            under_way = batch.stop()
             if batch in self._turns:
                 self._turns.remove(batch)
-            lent = [future for index, future in batch.under_way.items() if recall(items[index])]
-            if settle_seconds and batch.under_way:
-                await asyncio.wait(batch.under_way.values(), timeout=settle_seconds)
-            if lent:
-                await asyncio.wait(lent)
+        lent = [index for index in under_way if recall(items[index])]
+        if settle_seconds:
+            try:
+                async with asyncio.timeout(settle_seconds):
+                    await batch.wait_for(under_way)
+            except TimeoutError:
+                logger.warning("%d requests that were given up are still under way", len(batch.under_way))
+        await batch.wait_for(lent)
         return batch.results()
 
     async def aclose(self) -> None:
         """Ends the threads: at once, or when a request that stalls has run into its timeout."""
         await asyncio.to_thread(self._pool.shutdown)
 
-    def _pump(self) -> None:
+    def _begin_more(self) -> None:
         while self._turns and self._limiter.has_room():
-            batch = self._turns.popleft()
-            index = batch.begin()
-            if batch.has_waiting():
-                self._turns.append(batch)
-            future = asyncio.get_running_loop().run_in_executor(self._pool, batch.answer, index)
-            batch.under_way[index] = future
-            future.add_done_callback(partial(self._ended, batch, index, self._limiter.begin()))
+            self._pool.submit(self._work, self._take_turn())
 
-    def _ended(self, batch: _Batch[Any, Any], index: int, ticket: Ticket, future: asyncio.Future[Any]) -> None:
-        batch.end(index, future)
-        answer = _answer(future)
-        self._limiter.end(ticket, answer)
-        if answer == "slow_down":
-            logger.info("the store asks for fewer requests: at most %d at once for now", self._limiter.limit)
-        self._pump()
+    def _take_turn(self) -> _Turn:
+        batch = self._turns.popleft()
+        index = batch.begin()
+        if batch.has_more():
+            self._turns.append(batch)
+        return _Turn(batch, index, self._limiter.begin())
+
+    def _work(self, turn: _Turn) -> None:
+        """On a thread: this request, and then as many of those waiting as come."""
+        while True:
+            result = turn.batch.answer(turn.position)
+            answer = _answer(result)
+            with self._lock:
+                turn.batch.end(turn.position, result)
+                self._limiter.end(turn.ticket, answer)
+                if answer == "slow_down":
+                    logger.info("the store asks for fewer requests: at most %d at once now", self._limiter.limit)
+                if not self._turns or not self._limiter.has_room():
+                    return
+                turn = self._take_turn()
+                self._begin_more()  # for the limit may have grown
 
 
 class _Batch(Generic[ItemT, ResultT]):
-    """Requests of one operation. `is_over` is set when all are done, or `wake` was called."""
+    """The requests of one operation. `changed` is set when all are done, and after `stop` when one is."""
 
     def __init__(self, request: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> None:
-        self.is_over = asyncio.Event()
-        self.under_way: dict[int, asyncio.Future[ResultT | RequestFailed]] = {}
+        self.changed = asyncio.Event()
+        self.under_way: set[int] = set()
         self._request = request
         self._items = items
+        self._loop = asyncio.get_running_loop()
         self._num_begun = 0
-        self._done: dict[int, asyncio.Future[ResultT | RequestFailed]] = {}
+        self._is_stopped = False
+        self._results: dict[int, ResultT | RequestFailed | _Bug] = {}
 
-    def answer(self, index: int) -> ResultT | RequestFailed:
-        """On a thread."""
+    def begin(self) -> int:
+        index = self._num_begun
+        self._num_begun += 1
+        self.under_way.add(index)
+        return index
+
+    def has_more(self) -> bool:
+        return self._num_begun < len(self._items)
+
+    def answer(self, index: int) -> ResultT | RequestFailed | _Bug:
         try:
             return self._request(self._items[index])
         except RequestFailed as failed:
             return failed
         except RecalledError:
             return STOPPED
+        except Exception as error:
+            if self._is_stopped:
+                logger.exception("a bug in a request that was given up")
+            return _Bug(error)
 
-    def begin(self) -> int:
-        self._num_begun += 1
-        return self._num_begun - 1
+    def end(self, index: int, result: ResultT | RequestFailed | _Bug) -> None:
+        self.under_way.remove(index)
+        self._results[index] = result
+        if self._is_stopped or len(self._results) == len(self._items):
+            self._loop.call_soon_threadsafe(self.changed.set)
 
-    def end(self, index: int, future: asyncio.Future[ResultT | RequestFailed]) -> None:
-        del self.under_way[index]
-        self._done[index] = future
-        if self.is_done():
-            self.is_over.set()
+    def stop(self) -> list[int]:
+        """Which are under way."""
+        self._is_stopped = True
+        return list(self.under_way)
 
-    def wake(self) -> None:
-        self.is_over.set()
-
-    def has_waiting(self) -> bool:
-        return self._num_begun < len(self._items)
-
-    def is_done(self) -> bool:
-        return len(self._done) == len(self._items)
+    async def wait_for(self, indices: Collection[int]) -> None:
+        """Until none of them is under way. After `stop`."""
+        while not self.under_way.isdisjoint(indices):
+            self.changed.clear()
+            if not self.under_way.isdisjoint(indices):
+                await self.changed.wait()
 
     def results(self) -> list[ResultT | RequestFailed]:
         """Raises what a request raised, which is a bug."""
-        return [self._done[index].result() if index in self._done else STOPPED for index in range(len(self._items))]
+        results: list[ResultT | RequestFailed] = []
+        for index in range(len(self._items)):
+            result = self._results.get(index, STOPPED)
+            if isinstance(result, _Bug):
+                raise result.error
+            results.append(result)
+        return results
 
 
-def _answer(future: asyncio.Future[Any]) -> Answer:
-    if future.cancelled() or future.exception() is not None:
-        return "failed"
-    result = future.result()
-    if not isinstance(result, RequestFailed):
-        return "served"
-    return "slow_down" if result.is_slow_down else "failed"
+class _Bug(NamedTuple):
+    error: Exception
+
+
+class _Turn(NamedTuple):
+    batch: _Batch[Any, Any]
+    position: int
+    ticket: Ticket
+
+
+def _answer(result: object) -> Answer:
+    match result:
+        case RequestFailed(is_slow_down=True):
+            return "slow_down"
+        case RequestFailed() | _Bug():
+            return "failed"
+        case _:
+            return "served"

@@ -1,0 +1,199 @@
+"""How fast the S3 store is, against a plain boto3 client with as many threads and connections.
+
+    python -m pagefall_storage.s3_bench '{"bucket": "pages", "endpoint_url": "http://127.0.0.1:8333"}'
+
+Takes the store's extra config; a prefix of its own in the bucket is written and removed again. Both write and read in
+turns within one run, so that what else the machine does meets both. A ratio of 1 is the speed of the plain client. The
+lag is how much later than asked for the event loop wakes up while the store works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
+from statistics import median, quantiles
+from typing import Any, Final
+
+import boto3
+import msgspec
+from botocore.config import Config
+
+from pagefall_storage.protocol import Hit, Key, PutItem, Stored
+from pagefall_storage.s3 import S3Backend, open_s3
+from pagefall_storage.s3_config import S3Config, parse_s3_config
+
+_LAG_SECONDS: Final = 0.001
+
+
+class S3BenchConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`batch` values are one call of the store's, of which two are under way: as the server does it."""
+
+    num_values: int = 256
+    value_bytes: int = 368_768
+    batch: int = 16
+    repeats: int = 5
+
+
+class S3Row(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians over the repeats, in bytes per second, and the event loop's lag in seconds."""
+
+    what: str
+    plain: float
+    store: float
+    p99_lag: float
+
+
+async def measure(extra_config: dict[str, object], config: S3BenchConfig) -> list[S3Row]:
+    """Rows "write" and "read"."""
+    prefix = f"{parse_s3_config(extra_config).object_prefix}bench-{os.getpid()}"
+    its_config = {**extra_config, "prefix": prefix}
+    plain = _Plain(parse_s3_config(its_config), config)
+    backend = await open_s3(its_config, value_bytes=config.value_bytes)
+    store = _Store(backend, config)
+    pairs: dict[str, list[tuple[float, float]]] = {"write": [], "read": []}
+    lags: dict[str, list[float]] = {"write": [], "read": []}
+    try:
+        for _ in range(config.repeats):
+            await store.clear()
+            for what, run in (("write", store.write), ("read", store.read)):
+                plain_seconds = await asyncio.to_thread(plain.write if what == "write" else plain.read)
+                pairs[what].append((plain_seconds, await _timed(run, lags[what])))
+    finally:
+        await store.clear()
+        await backend.aclose()
+        plain.close()
+    num_bytes = config.num_values * config.value_bytes
+    rows = []
+    for what, seconds in pairs.items():
+        plain_seconds, store_seconds = (median(column) for column in zip(*seconds, strict=True))
+        lag = quantiles(lags[what], n=100)[-1]
+        rows.append(S3Row(what=what, plain=num_bytes / plain_seconds, store=num_bytes / store_seconds, p99_lag=lag))
+    return rows
+
+
+class _Plain:
+    """A client as one makes it without much thought. Its objects replace each other from repeat to repeat."""
+
+    def __init__(self, config: S3Config, bench: S3BenchConfig) -> None:
+        self._client: Any = boto3.client(
+            "s3",
+            endpoint_url=config.endpoint_url,
+            region_name=config.region,
+            aws_access_key_id=config.access_key_id,
+            aws_secret_access_key=config.secret_access_key,
+            config=Config(max_pool_connections=config.num_threads),
+        )
+        self._pool = ThreadPoolExecutor(config.num_threads)
+        self._bucket = config.bucket
+        self._names = [f"{config.object_prefix}plain/{i}" for i in range(bench.num_values)]
+        self._value = os.urandom(bench.value_bytes)
+
+    def write(self) -> float:
+        def put(name: str) -> None:
+            self._client.put_object(Bucket=self._bucket, Key=name, Body=self._value)
+
+        return self._run(put)
+
+    def read(self) -> float:
+        def get(name: str) -> None:
+            with self._client.get_object(Bucket=self._bucket, Key=name)["Body"] as body:
+                assert len(body.read()) == len(self._value)
+
+        return self._run(get)
+
+    def close(self) -> None:
+        def delete(name: str) -> None:
+            self._client.delete_object(Bucket=self._bucket, Key=name)
+
+        self._run(delete)
+        self._pool.shutdown()
+        self._client.close()
+
+    def _run(self, request: Callable[[str], None]) -> float:
+        started_at = time.perf_counter()
+        list(self._pool.map(request, self._names))
+        return time.perf_counter() - started_at
+
+
+class _Store:
+    def __init__(self, backend: S3Backend, config: S3BenchConfig) -> None:
+        self._backend = backend
+        self._keys = [Key(f"bench/{i:064x}") for i in range(config.num_values)]
+        self._batches = [slice(first, first + config.batch) for first in range(0, config.num_values, config.batch)]
+        self._values = [memoryview(bytearray(os.urandom(config.value_bytes))) for _ in self._keys]
+
+    async def write(self) -> None:
+        async def put(batch: slice) -> None:
+            pairs = zip(self._keys[batch], self._values[batch], strict=True)
+            outcomes = await self._backend.put([PutItem(key, value) for key, value in pairs])
+            assert all(isinstance(outcome, Stored) for outcome in outcomes), outcomes
+
+        await self._run(put)
+
+    async def read(self) -> None:
+        async def get(batch: slice) -> None:
+            outcomes = await self._backend.get(self._keys[batch], self._values[batch])
+            assert all(isinstance(outcome, Hit) for outcome in outcomes), outcomes
+
+        await self._run(get)
+
+    async def clear(self) -> None:
+        await self._backend.delete(self._keys)
+
+    async def _run(self, call: Callable[[slice], Awaitable[None]]) -> None:
+        batches = iter(self._batches)
+
+        async def take_turns() -> None:
+            for batch in batches:
+                await call(batch)
+
+        await asyncio.gather(take_turns(), take_turns())
+
+
+async def _timed(run: Callable[[], Awaitable[None]], lags: list[float]) -> float:
+    async def watch() -> None:
+        for _ in count():
+            asked_at = time.perf_counter()
+            await asyncio.sleep(_LAG_SECONDS)
+            lags.append(time.perf_counter() - asked_at - _LAG_SECONDS)
+
+    watching = asyncio.create_task(watch())
+    started_at = time.perf_counter()
+    await run()
+    seconds = time.perf_counter() - started_at
+    watching.cancel()
+    with suppress(asyncio.CancelledError):
+        await watching
+    return seconds
+
+
+def main() -> int:
+    """Prints a table."""
+    parser = argparse.ArgumentParser(prog="python -m pagefall_storage.s3_bench", description=__doc__)
+    parser.add_argument("extra_config", type=msgspec.json.decode, help="the store's extra config, a JSON object")
+    defaults = S3BenchConfig()
+    for field in msgspec.structs.fields(S3BenchConfig):
+        name = field.name.replace("_", "-")
+        parser.add_argument(f"--{name}", type=int, default=getattr(defaults, field.name))
+    arguments = vars(parser.parse_args())
+    extra_config = arguments.pop("extra_config")
+    rows = asyncio.run(measure(extra_config, msgspec.convert(arguments, S3BenchConfig)))
+    lines = [f"{'':8}{'plain MB/s':>12}{'store MB/s':>12}{'ratio':>8}{'p99 lag, ms':>13}"]
+    lines += [
+        f"{row.what:8}{row.plain / 1e6:12,.0f}{row.store / 1e6:12,.0f}{row.store / row.plain:8.2f}"
+        f"{row.p99_lag * 1e3:13.1f}"
+        for row in rows
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
