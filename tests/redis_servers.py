@@ -78,6 +78,8 @@ class RedisServer:
     def _answers(self) -> bool:
         try:
             return bool(self.admin.ping())
+        except redis.AuthenticationError:
+            return True
         except redis.ConnectionError:
             return False
 
@@ -119,8 +121,9 @@ def running_cluster(folder: Path, *, num_nodes: int = 2) -> Iterator[list[RedisS
 @contextmanager
 def running_sentinel(folder: Path, master: RedisServer, *options: str, service: str) -> Iterator[RedisServer]:
     """One Sentinel, enough for itself to call a silent master down."""
-    monitor = (f"sentinel monitor {service} 127.0.0.1 {master.port} 1", f"sentinel down-after-milliseconds {service} 300")
-    with running(folder, *monitor, *options, arguments=("--sentinel",)) as sentinel:
+    monitor = f"sentinel monitor {service} 127.0.0.1 {master.port} 1"
+    soon = f"sentinel down-after-milliseconds {service} 300"
+    with running(folder, monitor, soon, *options, arguments=("--sentinel",)) as sentinel:
         yield sentinel
 
 

@@ -188,6 +188,7 @@ def _pool_arguments(settings: RedisSettings) -> dict[str, Any]:
         "max_connections": config.max_connections,
         "credential_provider": _credentials(settings),
         "protocol": 2,
+        "driver_info": None,  # nothing is said that a user may not be allowed to say
         "socket_timeout": None,  # deadlines are the caller's
         "socket_connect_timeout": config.connect_timeout_seconds,
         "retry": Retry(NoBackoff(), 0),

@@ -90,7 +90,9 @@ def test_what_cannot_be_used_is_refused_with_the_reason(config: dict[str, object
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["redis://:secret@a:port", "redis://:secret@", "foo://:secret@a", "redis://:secret@a/b"])
+@pytest.mark.parametrize(
+    "url", ["redis://:secret@a:port", "redis://:secret@", "foo://:secret@a", "redis://:secret@a/b"]
+)
 def test_a_refusal_never_repeats_a_password(url: str) -> None:
     with pytest.raises(StorageConfigError) as caught:
         parse_redis_config({"url": url})
