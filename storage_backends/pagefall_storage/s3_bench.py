@@ -88,7 +88,7 @@ class _Plain:
             region_name=config.region,
             aws_access_key_id=config.access_key_id,
             aws_secret_access_key=config.secret_access_key,
-            config=Config(max_pool_connections=config.num_threads),
+            config=Config(max_pool_connections=config.num_threads, s3={"addressing_style": config.addressing_style}),
         )
         self._pool = ThreadPoolExecutor(config.num_threads)
         self._bucket = config.bucket

@@ -81,13 +81,12 @@ class S3Clients:
             region_name=config.region,
         )
         region = session.region_name or (None if config.endpoint_url is None else _DEFAULT_REGION)
-        is_path_style = config.endpoint_url is not None if config.path_style is None else config.path_style
         client = session.client(
             "s3",
             region_name=region,
             endpoint_url=config.endpoint_url,
             config=Config(
-                s3={"addressing_style": "path" if is_path_style else "auto"},
+                s3={"addressing_style": config.addressing_style},
                 max_pool_connections=config.num_threads,
                 connect_timeout=config.connect_timeout_seconds,
                 read_timeout=config.read_timeout_seconds,

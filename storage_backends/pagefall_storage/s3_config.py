@@ -50,6 +50,12 @@ class S3Config(msgspec.Struct, frozen=True, kw_only=True):
         path = self.prefix.strip("/")
         return f"{path}/" if path else ""
 
+    @property
+    def addressing_style(self) -> str:
+        """Botocore's name for what `path_style` means."""
+        is_path_style = self.endpoint_url is not None if self.path_style is None else self.path_style
+        return "path" if is_path_style else "auto"
+
 
 def parse_s3_config(config: Mapping[str, object]) -> S3Config:
     """Raises `StorageConfigError`."""

@@ -23,7 +23,8 @@ class Loan:
 
     @contextmanager
     def use(self, interrupt: Callable[[], None] = lambda: None) -> Iterator[memoryview]:
-        """The memory, inside of the block only. Raises `RecalledError` if it was recalled before.
+        """The memory, inside of the block only. Raises `RecalledError` if it is recalled before or in the block, whatever
+        else the block raises then.
 
         `interrupt` makes the block end soon; another thread calls it. It is not called after the block.
         """
@@ -33,9 +34,15 @@ class Loan:
             self._interrupt = interrupt
         try:
             yield self._memory
+        except Exception as error:
+            if self._is_recalled:
+                raise RecalledError from error
+            raise
         finally:
             with self._lock:
                 self._interrupt = None
+        if self._is_recalled:
+            raise RecalledError
 
     def recall(self) -> bool:
         """No use begins after this; one under way is interrupted. Returns whether there was one, to be waited for."""

@@ -134,6 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
     s3: FakeS3
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+    _fault: Fault | None = None  # of the request at hand
 
     def log_message(self, format: str, *arguments: object) -> None:
         pass
@@ -147,6 +148,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self._serve(self._put)
 
+    def do_DELETE(self) -> None:
+        self._serve(self._delete)
+
     def do_POST(self) -> None:
         self._serve(self._delete_objects)
 
@@ -158,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, self.s3.credentials())
             return
         with self.s3.request(self.command) as has_capacity:
-            fault = self.s3.fault_of(self.command)
+            self._fault = fault = self.s3.fault_of(self.command)
             if isinstance(fault, Stall) and fault.num_bytes is None:
                 self.s3.stall()
             elif self.s3.pause_seconds:
@@ -199,6 +203,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.s3.objects[name] = body
         self._answer(200, b"")
 
+    def _delete(self, name: str, _: bytes) -> None:
+        self.s3.objects.pop(name, None)
+        self._answer(204, b"")
+
     def _delete_objects(self, _: str, body: bytes) -> None:
         for name in re.findall(r"<Key>(.*?)</Key>", body.decode()):
             self.s3.objects.pop(name, None)
@@ -224,8 +232,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        fault = None if is_error else self.s3.fault_of(self.command)
-        match fault:
+        match None if is_error else self._fault:
             case Truncate(num_bytes):
                 self.wfile.write(body[:num_bytes])
                 self.close_connection = True

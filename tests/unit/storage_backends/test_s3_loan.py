@@ -22,11 +22,18 @@ def test_a_loan_gives_its_memory_until_it_is_recalled() -> None:
 def test_recalling_memory_in_use_interrupts_and_asks_to_wait() -> None:
     interrupts: list[str] = []
     loan = Loan(memoryview(bytearray(4)))
-    with loan.use(lambda: interrupts.append("now")):
+    with pytest.raises(RecalledError), loan.use(lambda: interrupts.append("now")):
         assert loan.recall() is True
     assert interrupts == ["now"]
     assert loan.recall() is False
     assert interrupts == ["now"]
+
+
+def test_what_an_interrupted_use_raises_is_of_no_interest() -> None:
+    loan = Loan(memoryview(bytearray(4)))
+    with pytest.raises(RecalledError), loan.use():
+        loan.recall()
+        raise ZeroDivisionError
 
 
 def test_a_use_that_fails_is_over_too() -> None:
