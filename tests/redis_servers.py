@@ -8,11 +8,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 _READY_WITHIN_SECONDS = 20.0
 
@@ -39,7 +41,7 @@ class RedisServer:
         self.folder = folder
         self.port = free_port()
         self.socket_path = folder / "redis.sock"
-        self.admin = redis.Redis(unix_socket_path=str(self.socket_path))
+        self.admin = redis.Redis(unix_socket_path=str(self.socket_path), retry=Retry(NoBackoff(), 0))
         self._process: subprocess.Popen[bytes] | None = None
         self._command = [binary, str(folder / "redis.conf"), *arguments]
         lines = (f"port {self.port}", "bind 127.0.0.1", f"unixsocket {self.socket_path}", f"dir {folder}", *options)
@@ -80,14 +82,15 @@ class RedisServer:
             return bool(self.admin.ping())
         except redis.AuthenticationError:
             return True
-        except redis.ConnectionError:
-            return False
 
 
 def until(is_so: Callable[[], object], *, seconds: float = _READY_WITHIN_SECONDS) -> None:
-    """Blocks until `is_so()`."""
+    """Blocks until `is_so()`. A lost connection, as when a server changes its role, says that it is not so yet."""
     ends_at = time.monotonic() + seconds
-    while not is_so():
+    while True:
+        with suppress(redis.ConnectionError):
+            if is_so():
+                return
         assert time.monotonic() < ends_at, "not within the time it may take"
         time.sleep(0.01)
 

@@ -16,6 +16,8 @@ from redis.asyncio.connection import AbstractConnection
 from pagefall_storage.redis_replies import Answer, ProtocolError
 
 _IDLE_BYTES: Final = 4096
+_BYTES_PER_STEP: Final = 256 * 2**10
+"""Written at once before others get a turn, though the system would take more: several connections write at a time."""
 
 
 async def exchange(connection: AbstractConnection, request: Iterable[bytes | memoryview], answer: Answer) -> None:
@@ -60,12 +62,17 @@ class _Receiver(asyncio.BufferedProtocol):
     async def exchange(self, request: Iterable[bytes | memoryview], answer: Answer) -> None:
         self._answer = answer
         self._answered = answered = asyncio.get_running_loop().create_future()
+        num_bytes = 0
         for part in request:
             if self._writable is not None:
                 await asyncio.wait({self._writable, answered}, return_when=asyncio.FIRST_COMPLETED)
+            elif num_bytes >= _BYTES_PER_STEP:
+                await asyncio.sleep(0)
+                num_bytes = 0
             if answered.done():  # the connection is lost
                 break
             self._transport.write(part)
+            num_bytes += len(part)
         await answered
 
     def abort(self) -> None:

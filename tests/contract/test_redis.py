@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.redis_servers import RedisServer, running, running_cluster
 
 from pagefall_storage.protocol import StorageBackend
 from pagefall_storage.redis import open_redis
 from pagefall_storage.testing import BackendConformance
-from tests.redis_servers import RedisServer, running, running_cluster
 
 
 @pytest.fixture(scope="module")

@@ -41,8 +41,10 @@ async def test_what_has_moved_to_another_node_is_found_there_the_next_time(nodes
         await store.contains(keys)  # who has which slots is known now
         second = nodes[1].admin.execute_command("CLUSTER MYID")
         for node in nodes:
+            moves = node.admin.pipeline(transaction=False)
             for slot in range(8192):
-                node.admin.execute_command("CLUSTER SETSLOT", slot, "NODE", second)
+                moves.execute_command("CLUSTER SETSLOT", slot, "NODE", second)
+            moves.execute()
         outcomes = await put(store, keys)
         refused = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
         assert 0 < len(refused) < 50

@@ -1,0 +1,204 @@
+"""How fast the Redis store is, against a plain redis-py client.
+
+    python -m pagefall_storage.redis_bench '{"url": "redis://127.0.0.1:6379"}'
+
+Takes the store's extra config, with the URL of one server; names of its own are written there and removed again. Both
+write and read in turns within one run, so that what else the machine does meets both. A ratio of 1 is the speed of the
+plain client, which copies no value to where it is wanted. The lag is how much later than asked for the event loop wakes
+up while the store works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from itertools import count
+from statistics import median, quantiles
+from typing import Final, TypeVar
+
+import msgspec
+from redis.asyncio import Redis
+
+from pagefall_storage.protocol import Hit, Key, PutItem, Stored
+from pagefall_storage.redis import RedisBackend, open_redis
+
+ItemT = TypeVar("ItemT")
+
+_LAG_SECONDS: Final = 0.001
+
+
+class RedisBenchConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`num_calls` calls of the store are under way, of `batch` values each: as the server does it. The plain client has
+    `num_connections`.
+    """
+
+    num_values: int = 256
+    value_bytes: int = 368_768
+    batch: int = 16
+    num_calls: int = 4
+    num_connections: int = 4
+    repeats: int = 5
+
+
+class RedisRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians over the repeats: bytes per second, and seconds of this process's CPU time per value. Lag in seconds."""
+
+    what: str
+    plain: float
+    store: float
+    plain_cpu: float
+    store_cpu: float
+    p99_lag: float
+
+
+class _Timing(msgspec.Struct, frozen=True):
+    seconds: float
+    cpu_seconds: float
+
+
+async def measure(extra_config: dict[str, object], config: RedisBenchConfig) -> list[RedisRow]:
+    """Rows "write" and "read"."""
+    prefix = f"pagefall-bench-{os.getpid()}:"
+    plain = _Plain(str(extra_config["url"]), prefix, config)
+    store = _Store(await open_redis({**extra_config, "key_prefix": prefix}, value_bytes=None), config)
+    rows = []
+    try:
+        for what, run_plain, run_store in (
+            ("write", plain.write, store.write),
+            ("read", plain.read, store.read),
+        ):
+            plain_timings, store_timings, lags = [], [], list[float]()
+            for _ in range(config.repeats):
+                plain_timings.append(await _timed(run_plain, []))
+                store_timings.append(await _timed(run_store, lags))
+            num_bytes = config.num_values * config.value_bytes
+            rows.append(
+                RedisRow(
+                    what=what,
+                    plain=num_bytes / median(timing.seconds for timing in plain_timings),
+                    store=num_bytes / median(timing.seconds for timing in store_timings),
+                    plain_cpu=median(timing.cpu_seconds for timing in plain_timings) / config.num_values,
+                    store_cpu=median(timing.cpu_seconds for timing in store_timings) / config.num_values,
+                    p99_lag=quantiles(lags, n=100)[-1],
+                )
+            )
+    finally:
+        await store.aclose()
+        await plain.aclose()
+    return rows
+
+
+class _Plain:
+    """One command at a time on each connection. Its names are the store's: both write and read the same values."""
+
+    def __init__(self, url: str, prefix: str, config: RedisBenchConfig) -> None:
+        self._client = Redis.from_url(url, max_connections=config.num_connections, socket_timeout=None)
+        self._names = [f"{prefix}{key}" for key in _keys(config)]
+        self._value = os.urandom(config.value_bytes)
+        self._num_connections = config.num_connections
+
+    async def write(self) -> None:
+        async def put(name: str) -> None:
+            await self._client.set(name, self._value)
+
+        await _take_turns(put, self._names, self._num_connections)
+
+    async def read(self) -> None:
+        async def get(name: str) -> None:
+            value = await self._client.get(name)
+            assert value is not None
+            assert len(value) == len(self._value)
+
+        await _take_turns(get, self._names, self._num_connections)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+class _Store:
+    def __init__(self, backend: RedisBackend, config: RedisBenchConfig) -> None:
+        self._backend = backend
+        self._keys = _keys(config)
+        self._batches = [slice(first, first + config.batch) for first in range(0, config.num_values, config.batch)]
+        self._values = [memoryview(bytearray(os.urandom(config.value_bytes))) for _ in self._keys]
+        self._num_calls = config.num_calls
+
+    async def write(self) -> None:
+        async def put(batch: slice) -> None:
+            pairs = zip(self._keys[batch], self._values[batch], strict=True)
+            outcomes = await self._backend.put([PutItem(key, value) for key, value in pairs])
+            assert all(isinstance(outcome, Stored) for outcome in outcomes), outcomes
+
+        await _take_turns(put, self._batches, self._num_calls)
+
+    async def read(self) -> None:
+        async def get(batch: slice) -> None:
+            outcomes = await self._backend.get(self._keys[batch], self._values[batch])
+            assert all(isinstance(outcome, Hit) for outcome in outcomes), outcomes
+
+        await _take_turns(get, self._batches, self._num_calls)
+
+    async def aclose(self) -> None:
+        await self._backend.delete(self._keys)
+        await self._backend.aclose()
+
+
+def _keys(config: RedisBenchConfig) -> list[Key]:
+    return [Key(f"bench/{i:064x}") for i in range(config.num_values)]
+
+
+async def _take_turns(call: Callable[[ItemT], Awaitable[None]], items: Sequence[ItemT], num_at_once: int) -> None:
+    waiting = iter(items)
+
+    async def take_turns() -> None:
+        for item in waiting:
+            await call(item)
+
+    await asyncio.gather(*(take_turns() for _ in range(num_at_once)))
+
+
+async def _timed(run: Callable[[], Awaitable[None]], lags: list[float]) -> _Timing:
+    async def watch() -> None:
+        for _ in count():
+            asked_at = time.perf_counter()
+            await asyncio.sleep(_LAG_SECONDS)
+            lags.append(time.perf_counter() - asked_at - _LAG_SECONDS)
+
+    watching = asyncio.create_task(watch())
+    started_at, cpu_before = time.perf_counter(), time.process_time()
+    await run()
+    timing = _Timing(time.perf_counter() - started_at, time.process_time() - cpu_before)
+    watching.cancel()
+    with suppress(asyncio.CancelledError):
+        await watching
+    return timing
+
+
+def main() -> int:
+    """Prints a table."""
+    parser = argparse.ArgumentParser(prog="python -m pagefall_storage.redis_bench", description=__doc__)
+    parser.add_argument("extra_config", type=msgspec.json.decode, help="the store's extra config, a JSON object")
+    defaults = RedisBenchConfig()
+    for field in msgspec.structs.fields(RedisBenchConfig):
+        name = field.name.replace("_", "-")
+        parser.add_argument(f"--{name}", type=int, default=getattr(defaults, field.name))
+    arguments = vars(parser.parse_args())
+    extra_config = arguments.pop("extra_config")
+    rows = asyncio.run(measure(extra_config, msgspec.convert(arguments, RedisBenchConfig)))
+    lines = [f"{'':8}{'plain MB/s':>12}{'store MB/s':>12}{'ratio':>8}{'CPU, us a value':>18}{'p99 lag, ms':>13}"]
+    lines += [
+        f"{row.what:8}{row.plain / 1e6:12,.0f}{row.store / 1e6:12,.0f}{row.store / row.plain:8.2f}"
+        f"{row.plain_cpu * 1e6:9.0f} {row.store_cpu * 1e6:8.0f}{row.p99_lag * 1e3:13.1f}"
+        for row in rows
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
