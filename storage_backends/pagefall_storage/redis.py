@@ -154,7 +154,7 @@ class RedisBackend:
         for first in range(0, len(keys), _SLICE_KEYS):
             replies = await self._each(b"EXISTS", self._names(keys[first : first + _SLICE_KEYS]))
             for index, reply in enumerate(replies):
-                if not _number(reply):
+                if _is_elsewhere(reply) or not _number(reply):
                     return first + index
         return len(keys)
 
@@ -281,11 +281,18 @@ async def _read_values(
                 outcomes.append(None)
             case int():
                 outcomes.append(_length_outcome(value, buffer.nbytes))
+            case ReplyError() if _is_elsewhere(value):
+                outcomes.append(Miss())
             case ReplyError(code="WRONGTYPE"):
                 outcomes.append(Corrupt("not a string"))
             case ReplyError():
                 outcomes.append(Failed("error", str(value)))
     return outcomes + [failure or Failed("error", _CLOSED)] * (len(buffers) - len(outcomes))
+
+
+def _is_elsewhere(reply: object) -> bool:
+    """Of a cluster's slot that is moving to another node: it may be there already. That counts as not there."""
+    return isinstance(reply, ReplyError) and reply.code == "ASK"
 
 
 def _length_outcome(num_bytes: int, expected: int) -> GetOutcome:

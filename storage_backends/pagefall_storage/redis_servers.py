@@ -31,7 +31,7 @@ from pagefall_storage.redis_config import (
 from pagefall_storage.redis_exchange import exchange
 from pagefall_storage.redis_replies import Answer, ProtocolError, Replies, ReplyError
 
-_WRONG_SERVER: Final = frozenset({"READONLY", "MOVED", "ASK", "CLUSTERDOWN", "MASTERDOWN", "LOADING"})
+_WRONG_SERVER: Final = frozenset({"READONLY", "MOVED", "CLUSTERDOWN", "MASTERDOWN", "LOADING"})
 """Refusals that say: the server for this is another one by now, or will be."""
 
 

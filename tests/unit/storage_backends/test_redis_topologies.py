@@ -13,7 +13,7 @@ from tests.unit.storage_backends.redis_stores import names_in, open_store
 from tests.unit.storage_backends.stores import get, put, stored_keys
 
 from pagefall_storage.errors import StorageError
-from pagefall_storage.protocol import Failed, Hit, Key, Stored
+from pagefall_storage.protocol import Failed, Hit, Key, Miss, Stored
 from pagefall_storage.testing import page_keys
 
 pytestmark = pytest.mark.anyio
@@ -51,6 +51,22 @@ async def test_what_has_moved_to_another_node_is_found_there_the_next_time(nodes
         assert {outcome.reason.split()[0] for outcome in refused} == {"MOVED"}
         assert await put(store, keys) == [Stored()] * 50
         assert len(names_in(nodes[1])) == 50
+
+
+async def test_what_is_not_there_any_more_while_its_slot_moves_is_a_miss(nodes: list[RedisServer]) -> None:
+    (moving,) = [key for key in page_keys(50) if not is_on_second(key)][:1]
+    (other,) = [key for key in page_keys(50) if is_on_second(key)][:1]
+    first, second = (node.admin.execute_command("CLUSTER MYID") for node in nodes)
+    async with open_store(url=cluster_url(*nodes)) as store:
+        await put(store, [other])
+        nodes[1].admin.execute_command("CLUSTER SETSLOT", key_slot(name_of(moving)), "IMPORTING", first)
+        nodes[0].admin.execute_command("CLUSTER SETSLOT", key_slot(name_of(moving)), "MIGRATING", second)
+        assert await store.contains([other, moving]) == 1
+        assert await get(store, [moving, other]) == [Miss(), Hit()]
+        (outcome,) = await put(store, [moving])
+        assert isinstance(outcome, Failed)
+        with pytest.raises(StorageError, match="ASK"):
+            await store.delete([moving])
 
 
 async def test_a_cluster_without_one_of_its_nodes_serves_what_the_others_have(nodes: list[RedisServer]) -> None:
@@ -140,7 +156,11 @@ def cluster_url(*nodes: RedisServer) -> str:
 
 
 def is_on_second(key: Key) -> bool:
-    return key_slot(f"pagefall:{key}".encode()) >= 8192
+    return key_slot(name_of(key)) >= 8192
+
+
+def name_of(key: Key) -> bytes:
+    return f"pagefall:{key}".encode()
 
 
 def master_port(sentinel: RedisServer) -> int:
