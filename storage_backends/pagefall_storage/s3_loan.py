@@ -23,8 +23,8 @@ class Loan:
 
     @contextmanager
     def use(self, interrupt: Callable[[], None] = lambda: None) -> Iterator[memoryview]:
-        """The memory, inside of the block only. Raises `RecalledError` if it is recalled before or in the block, whatever
-        else the block raises then.
+        """The memory, inside of the block only. Raises `RecalledError` if it is recalled before or in the block,
+        whatever else the block raises then.
 
         `interrupt` makes the block end soon; another thread calls it. It is not called after the block.
         """

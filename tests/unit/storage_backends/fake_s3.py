@@ -59,6 +59,7 @@ class FakeS3:
         self.credentials: Callable[[], bytes] | None = None
         """What `/credentials` answers, as a container's agent does."""
         self.num_requests: Counter[str] = Counter()
+        self.num_connections = 0
         self.max_at_once = 0
         self.stalled = threading.Semaphore(0)
         """Released by each request that begins to stall."""
@@ -135,6 +136,11 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     _fault: Fault | None = None  # of the request at hand
+
+    def setup(self) -> None:
+        super().setup()
+        with self.s3.lock:
+            self.s3.num_connections += 1
 
     def log_message(self, format: str, *arguments: object) -> None:
         pass

@@ -76,6 +76,15 @@ async def test_a_value_of_the_same_length_is_left_as_it_is(server: FakeS3) -> No
         assert server.num_requests == {"PUT": 1, "HEAD": 1}
 
 
+async def test_a_connection_is_used_again_after_each_request(server: FakeS3) -> None:
+    async with open_on(server, num_threads=1) as store:
+        for num_bytes in (0, 1, 100_000):
+            keys = [Key(f"of-{num_bytes}-bytes/{i}") for i in range(5)]
+            await put(store, keys, num_bytes)
+            assert await get(store, keys, num_bytes) == [Hit()] * 5
+        assert server.num_connections == 1
+
+
 async def test_deleting_many_takes_one_request_beside_looking(server: FakeS3) -> None:
     async with open_on(server) as store:
         await put(store, KEYS[:20])

@@ -65,17 +65,17 @@ async def test_a_request_is_made_once(server: FakeS3) -> None:
 async def test_a_store_that_asks_for_fewer_requests_gets_fewer_and_more_again_once_it_can(server: FakeS3) -> None:
     async with open_on(server, num_threads=16) as store:
         await put(store, KEYS)
-        server.capacity, server.pause_seconds = 3, 0.005
+        server.capacity, server.pause_seconds = 3, 0.03
         num_failed = [sum(isinstance(outcome, Failed) for outcome in await get(store, KEYS)) for _ in range(4)]
         assert num_failed[0] > 0
         assert sum(num_failed[2:]) < len(KEYS)
         server.max_at_once = 0
         await get(store, KEYS)
         assert server.max_at_once < 8
-        server.capacity = None
+        server.capacity, server.pause_seconds = None, 0
         for _ in range(8):
             assert await get(store, KEYS) == [Hit()] * len(KEYS)
-        server.max_at_once = 0
+        server.max_at_once, server.pause_seconds = 0, 0.1
         await get(store, KEYS)
         assert server.max_at_once > 8
 
@@ -135,6 +135,9 @@ async def test_a_get_cancelled_in_a_stall_returns_at_once_and_never_writes_again
         buffer = bytearray(NUM_BYTES)
         reading = asyncio.create_task(store.get(KEYS[:1], [memoryview(buffer)]))
         await asyncio.to_thread(server.stalled.acquire)
+        await asyncio.sleep(0.05)
+        while num_bytes and not any(buffer):
+            await asyncio.sleep(0.01)
         started_at = time.monotonic()
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):

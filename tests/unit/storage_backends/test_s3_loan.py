@@ -31,9 +31,12 @@ def test_recalling_memory_in_use_interrupts_and_asks_to_wait() -> None:
 
 def test_what_an_interrupted_use_raises_is_of_no_interest() -> None:
     loan = Loan(memoryview(bytearray(4)))
+
+    def read() -> None:
+        raise ZeroDivisionError(loan.recall())
+
     with pytest.raises(RecalledError), loan.use():
-        loan.recall()
-        raise ZeroDivisionError
+        read()
 
 
 def test_a_use_that_fails_is_over_too() -> None:

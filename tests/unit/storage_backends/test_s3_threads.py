@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -80,6 +81,30 @@ async def test_operations_take_turns(threads: RequestThreads) -> None:
     gate.may_end.set()
     await asyncio.gather(holding, many, one)
     assert order.index("one") <= 3
+
+
+async def test_once_the_store_serves_again_more_threads_join_in() -> None:
+    threads = RequestThreads(8)
+    lock, num_at_once, max_at_once = threading.Lock(), 0, 0
+
+    def refused(_: int) -> int:
+        raise RequestFailed("error", "no", is_slow_down=True)
+
+    def served(_: int) -> None:
+        nonlocal num_at_once, max_at_once
+        with lock:
+            num_at_once += 1
+            max_at_once = max(max_at_once, num_at_once)
+        time.sleep(0.005)
+        with lock:
+            num_at_once -= 1
+
+    await threads.spread(refused, range(1), Stop())
+    await threads.spread(served, range(4), Stop())
+    assert max_at_once <= 4
+    await threads.spread(served, range(100), Stop())
+    assert max_at_once > 5
+    await threads.aclose()
 
 
 async def test_a_stopped_operation_leaves_requests_under_way_but_waits_for_those_with_the_callers_memory(
