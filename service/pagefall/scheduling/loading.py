@@ -231,6 +231,7 @@ def _drop(tiers: TierState, arrivals: Arrivals, pages: PageIndices) -> None:
     """Gives back the host pages held for `pages`, as far as there are any; copies of them are over or never began."""
     held = [arrivals.held.pop(page) for page in pages.tolist() if page in arrivals.held]
     tiers.host.give_back(np.array(held, dtype=np.int32))
+    arrivals.from_storage[pages] = False  # should they come after all, it is from the host
     states = arrivals.states[pages]
     arrivals.states[pages[states != COPYING]] = ABSENT
 

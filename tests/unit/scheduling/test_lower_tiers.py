@@ -158,6 +158,23 @@ def test_computing_from_the_front_meets_the_store_that_loads_from_the_back() -> 
     assert tokens_by_tier(stats)[2] == 24
 
 
+def test_what_was_fetched_while_the_host_got_it_from_another_request_comes_from_the_host() -> None:
+    driver = make(prefetch="wait_complete")
+    stored_elsewhere(driver)
+    ask(driver, "hit")
+    driver.perform(driver.collect()[0])
+    fetch_some(driver, 4)
+    driver.submit("another", DOCUMENT, max_tokens=2, priority=1)
+    while "another" not in driver.finish_reasons or pending_of(driver, Offload):
+        for pending in list(driver.collect()):
+            if isinstance(pending.message, Offload | Lookup):
+                driver.perform(pending, fails=isinstance(pending.message, Lookup))
+        driver.step()
+    driver.flush("device")
+    finish(driver)
+    assert tokens_by_tier(driver.state.stats()) == (0, 40, 0)
+
+
 def test_a_damaged_page_in_the_middle_is_computed_and_those_around_it_are_used() -> None:
     driver = make(prefetch="wait_complete")
     stored_elsewhere(driver)
