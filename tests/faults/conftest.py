@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 from tests.engine_rig import greedy_by_transformers
 from tests.faults.rig import NUM_ANSWER_TOKENS, LoadedModel, TokenList
 from tests.tiny_models import make_tiny
@@ -23,10 +24,17 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def thread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceThread]:
-    """Computes everything. Digests of weights are remembered in a folder of the tests' own meanwhile."""
+    """Computes everything. Digests of weights are remembered in a folder of the tests' own meanwhile.
+
+    One core is best for models so tiny: two would wait for each other, long where others use them.
+    """
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch, DeviceThread() as thread:
         patch.setenv("PAGEFALL_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        thread.call(torch.set_num_threads, 1)
         yield thread
+    torch.set_num_threads(num_threads)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,7 @@ from pagefall.app import running_engine
 from pagefall.cache.keys import page_keys, root_key
 from pagefall.cache.namespace import Namespace
 from pagefall.config import CacheConfig, Dtype, ModelConfig, PrefetchPolicy, SchedulerConfig, TierConfig
-from pagefall.messages import ControllerStats, RequestId, SamplingParams, SchedulerStats, Tier
+from pagefall.messages import BreakerState, ControllerStats, RequestId, SamplingParams, SchedulerStats, Tier
 from pagefall.model.engine import PagedModel, load
 from pagefall.model.spec import inspect
 from pagefall.namespaces import namespace_of
@@ -45,6 +45,16 @@ def prompt_of(seed: int, num_tokens: int, *, vocab_size: int = 512) -> TokenList
     """The same for the same seed, without the model's special tokens."""
     rng = random.Random(seed)
     return tuple(rng.randrange(2, vocab_size) for _ in range(num_tokens))
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class LoadedModel:
@@ -119,6 +129,9 @@ class Engine:
             return not (host.pinned or host.leased or device.pinned or device.leased)
 
         await until(is_settled)
+
+    async def until_breaker(self, state: BreakerState) -> None:
+        await until(lambda: self.store().breaker == state)
 
     async def leave_only_in(self, tier: Tier) -> None:
         """Everything cached goes from the tiers above, once it is below."""
@@ -207,7 +220,3 @@ async def until(condition: Callable[[], bool]) -> None:
 def counted(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     """What was added to counters that only rise."""
     return {name: num - before.get(name, 0) for name, num in after.items() if num != before.get(name, 0)}
-
-
-def tiers_of(answers: Sequence[Answer]) -> list[dict[Tier, int]]:
-    return [answer.by_tier for answer in answers]
