@@ -15,18 +15,16 @@ from typing import Final, Literal
 import msgspec
 import numpy as np
 import pytest
-from tests.byte_tokenizer import byte_tokenizer
 from tests.fake_model import FakeModel
-from tests.fake_tiers import TIERS, fake_tiers
+from tests.fake_tiers import TIERS, fake_tiers, tiered_engine
 
 from pagefall import app
-from pagefall.actors.runner import DeviceThread
 from pagefall.actors.tokenizer import TokenizerActor
-from pagefall.config import CacheConfig, PrefetchPolicy, SchedulerConfig, WritePolicy
+from pagefall.config import PrefetchPolicy, SchedulerConfig, WritePolicy
 from pagefall.messages import RequestId, SchedulerStats
 from pagefall.scheduling import plan
 from pagefall.scheduling.state import SchedulerState
-from pagefall.text.requests import GenerateRequest, ModelCard, TokenPrompt
+from pagefall.text.requests import GenerateRequest, TokenPrompt
 from pagefall.tiers.breaker import CircuitBreaker
 from pagefall_storage.faulty import BitFlip, Fail, Faulty, Hang, ShortRead, Slow, Torn, Vanish
 from pagefall_storage.protocol import StorageBackend
@@ -188,26 +186,16 @@ async def test_ten_thousand_requests_are_answered_rightly_and_leave_nothing_behi
             breaker=CircuitBreaker(open_seconds=0.02, max_open_seconds=0.1),
         )
         copier.fails_every = 50
-        with DeviceThread() as thread:
-            async with app.running_engine(
-                model,
-                byte_tokenizer(),
-                ModelCard(id="fake", context_length=NUM_PAGES * PAGE_SIZE, vocab_size=257, created=0),
-                thread=thread,
-                num_pages=NUM_PAGES,
-                eos_token_ids=frozenset(),
-                cache=CacheConfig(page_size=PAGE_SIZE),
-                scheduler=SchedulerConfig(max_running_requests=8, max_queued_requests=100, chunked_prefill_size=64),
-                tiers=tiers,
-            ) as engine:
-                hanging = asyncio.create_task(hang_now_and_then(store))
-                soak = Soak(engine, model)
-                await soak.run_until(4_000)
-                warm_bytes = rss_bytes()
-                await soak.run_until(10_000)
-                grown_bytes = rss_bytes() - warm_bytes
-                hanging.cancel()
-                controller = engine.controller_stats()
+        scheduler = SchedulerConfig(max_running_requests=8, max_queued_requests=100, chunked_prefill_size=64)
+        async with tiered_engine(model, tiers, scheduler) as engine:
+            hanging = asyncio.create_task(hang_now_and_then(store))
+            soak = Soak(engine, model)
+            await soak.run_until(4_000)
+            warm_bytes = rss_bytes()
+            await soak.run_until(10_000)
+            grown_bytes = rss_bytes() - warm_bytes
+            hanging.cancel()
+            controller = engine.controller_stats()
     assert grown_bytes < RSS_SLACK_BYTES
     (state,) = states
     state.cache.check()
