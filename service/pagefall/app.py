@@ -37,6 +37,7 @@ from pagefall.config import CacheConfig, HttpConfig, SchedulerConfig, ServeConfi
 from pagefall.messages import FromScheduler, ToController, ToScheduler
 from pagefall.model.engine import ModelInfo, PagedModel, load
 from pagefall.model.location import locate_tokenizer
+from pagefall.model.memory import free_host_memory
 from pagefall.model.prepare import prepare
 from pagefall.model.spec import ModelSpec
 from pagefall.namespaces import namespace_of
@@ -47,6 +48,7 @@ from pagefall.tiers.assembly import LowerTiers, host_tier, lower_tiers, open_sto
 from pagefall.tiers.copier import PageCopier
 from pagefall.tiers.host_memory import HostMemory
 from pagefall.tiers.notes import start_notes
+from pagefall.tiers.sizing import refuse_impossible_size
 from pagefall_storage.protocol import StorageBackend
 
 _log = logging.getLogger("pagefall.app")
@@ -173,7 +175,8 @@ async def running_engine(
 
 async def _serve(config: ServeConfig, bound: socket.socket, thread: DeviceThread) -> None:
     spec = await thread.start(prepare, config.model)
-    # A store that cannot be opened is found before the weights are read.
+    # What cannot be had is found before the weights are read.
+    refuse_impossible_size(config.tiers, free_bytes=free_host_memory())
     page_bytes = config.cache.page_size * spec.kv_bytes_per_token(spec.dtype.itemsize)
     backend = await open_store(config.tiers, page_bytes=page_bytes)
     loaded = await thread.start(_load, config, spec)

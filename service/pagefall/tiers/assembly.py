@@ -47,7 +47,7 @@ async def open_store(config: TierConfig, *, page_bytes: int) -> StorageBackend |
     try:
         return await open_backend(config.hicache_storage_backend, extra, value_bytes=HEADER_BYTES + page_bytes)
     except StorageConfigError as error:
-        raise ConfigError(f"--hicache-storage-backend {config.hicache_storage_backend}: {error}") from error
+        raise ConfigError(str(error)) from error
 
 
 def host_tier(model: PagedModel, config: TierConfig) -> tuple[HostMemory, PageCopier]:
