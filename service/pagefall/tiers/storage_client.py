@@ -168,6 +168,20 @@ class StorageClient:
             await asyncio.sleep(self._clock() - started)
         return tuple(stored)
 
+    async def leave(self, name: Key, value: bytes) -> bool:
+        """Has the store keep a value that is no page, in place of any other; whether it does now."""
+
+        async def put() -> list[PutOutcome]:
+            present = bytearray(len(value))
+            outcomes = await self._store.backend.get([name], [memoryview(present)])
+            if isinstance(outcomes[0], Hit) and present == value:
+                return [Stored()]
+            await self._store.backend.delete([name])
+            return await self._store.backend.put([PutItem(name, memoryview(value))])
+
+        written = await self._store.call(put, key=name, judge=_write_trouble)
+        return not isinstance(written, Unanswered) and written == [Stored()]
+
     async def clear(self) -> int:
         """Deletes every page of the namespace, whatever the breaker says, and returns how many there were.
 
