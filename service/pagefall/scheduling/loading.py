@@ -121,6 +121,7 @@ def advance(state: SchedulerState, prefilling: Prefilling, *, now: float) -> Non
         offloading.after_commit(state, lease.node)
         page = end
     arrivals.low_page = max(arrivals.low_page, page)
+    fetching.resume(state, arrivals, now=now)
 
 
 def count_cached(state: SchedulerState, request: Request, tier: Tier, num_tokens: int) -> None:
