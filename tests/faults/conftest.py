@@ -23,15 +23,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def thread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceThread]:
-    """Computes everything. Digests of weights are remembered in a folder of the tests' own meanwhile.
-
-    One core is best for models so tiny: two would wait for each other, long where others use them.
-    """
+def thread() -> Iterator[DeviceThread]:
+    """Computes everything, on one core: with models so tiny two would wait for each other most of the time."""
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch, DeviceThread() as thread:
-        patch.setenv("PAGEFALL_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    with DeviceThread() as thread:
         thread.call(torch.set_num_threads, 1)
         yield thread
     torch.set_num_threads(num_threads)

@@ -8,11 +8,13 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import anyio
 import msgspec
 import numpy as np
+import pytest
 from tests.byte_tokenizer import byte_tokenizer
 
 from pagefall.actors.runner import DeviceThread
@@ -66,7 +68,9 @@ class LoadedModel:
         self.scheduler = SchedulerConfig(chunked_prefill_size=128, max_running_requests=8, max_queued_requests=64)
         spec = thread.call(inspect, ModelConfig(model_path=str(folder), dtype=dtype, device="cpu"))
         self.model: PagedModel = thread.call(load, spec, self.cache, self.scheduler, TierConfig(), compile="off")
-        self.namespace: Namespace = namespace_of(spec, self.cache)
+        with TemporaryDirectory() as forgotten, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PAGEFALL_CACHE_DIR", forgotten)  # of digests: these weights are soon gone
+            self.namespace: Namespace = namespace_of(spec, self.cache)
 
     @property
     def page_size(self) -> int:
@@ -174,6 +178,7 @@ async def engine_over(
     breaker: CircuitBreaker | None = None,
     clock: Callable[[], float] = time.monotonic,
     num_host_tokens: int = 2 * NUM_POOL_TOKENS,
+    grace_seconds: float = 10.0,
 ) -> AsyncIterator[Engine]:
     """`clock` is the breaker's. The store is closed at the end."""
     config = TierConfig(
@@ -206,6 +211,7 @@ async def engine_over(
         cache=loaded.cache,
         scheduler=loaded.scheduler,
         tiers=LowerTiers(config, memory, CpuCopier(loaded.model.kv_pool, memory), storage, namespace),
+        grace_seconds=grace_seconds,
     ) as engine:
         yield Engine(engine)
 
