@@ -93,7 +93,7 @@ def fake_tiers(
 
 @asynccontextmanager
 async def tiered_engine(
-    model: FakeModel, tiers: LowerTiers, scheduler: SchedulerConfig
+    model: FakeModel, tiers: LowerTiers, scheduler: SchedulerConfig, *, grace_seconds: float = 10.0
 ) -> AsyncIterator[TokenizerActor]:
     num_pages, page_size = model.slots.shape
     with DeviceThread() as thread:
@@ -107,5 +107,6 @@ async def tiered_engine(
             cache=CacheConfig(page_size=page_size),
             scheduler=scheduler,
             tiers=tiers,
+            grace_seconds=grace_seconds,
         ) as engine:
             yield engine

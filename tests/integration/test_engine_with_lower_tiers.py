@@ -13,7 +13,6 @@ from tests.fake_model import FakeModel
 from tests.fake_tiers import TIERS, fake_tiers, tiered_engine
 
 from pagefall import app
-from pagefall.actors import cache_controller
 from pagefall.actors.base import ActorCrash
 from pagefall.actors.generation import TextGeneration
 from pagefall.actors.tokenizer import TokenizerActor
@@ -56,8 +55,9 @@ class Rig:
         self.engine: TokenizerActor
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[TokenizerActor]:
-        async with tiered_engine(self.model, self.tiers, SCHEDULER) as self.engine:
+    async def running(self, *, grace_seconds: float = 10.0) -> AsyncIterator[TokenizerActor]:
+        engine = tiered_engine(self.model, self.tiers, SCHEDULER, grace_seconds=grace_seconds)
+        async with engine as self.engine:
             yield self.engine
 
     async def begin(self, name: str, prompt: list[int], *, max_tokens: int = 3) -> TextGeneration:
@@ -231,14 +231,14 @@ async def test_what_waits_to_be_written_is_written_before_the_engine_has_ended()
     assert rig.pages_moved("host_to_storage") == 10 + 6
 
 
-async def test_a_store_that_is_frozen_at_the_end_costs_the_grace_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "_WRITING_GRACE_SECONDS", 0.05)
-    monkeypatch.setattr(cache_controller, "GRACE_SECONDS", 0.05)
-    rig = Rig(msgspec.structs.replace(PATIENT, hicache_storage_deadline=0.2))
+async def test_a_store_that_is_frozen_at_the_end_is_given_up_after_the_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "_LAST_TRANSFERS_SECONDS", 0.05)
+    rig = Rig()  # whose store has half a minute for each operation
     held = rig.store.inject(Hang(), on={"put"})
-    async with rig.running():
-        await rig.answer("cold", DOCUMENT)
-        await rig.until(lambda: held.num_strikes > 0)
+    async with asyncio.timeout(5):
+        async with rig.running(grace_seconds=0.05):
+            await rig.answer("cold", DOCUMENT)
+            await rig.until(lambda: held.num_strikes > 0)
     assert rig.pages_moved("host_to_storage") == 0
 
 
