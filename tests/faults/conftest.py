@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.engine_rig import greedy_by_transformers
 from tests.faults.rig import NUM_ANSWER_TOKENS, LoadedModel, TokenList
-from tests.tiny_models import make_tiny
+from tests.tiny_models import make_tiny, make_tiny_tokenizer
 
 from pagefall.actors.runner import DeviceThread
 
@@ -19,7 +19,7 @@ Truth = Callable[[TokenList], TokenList]
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny("llama", tmp_path_factory.mktemp("weights") / "tiny")
+    return make_tiny_tokenizer(make_tiny("llama", tmp_path_factory.mktemp("weights") / "tiny"))
 
 
 @pytest.fixture(scope="session")

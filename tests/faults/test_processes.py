@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import socket
@@ -15,17 +16,21 @@ from typing import Any, Final
 
 import httpx
 import pytest
+from tests.faults.rig import TokenList, prompt_of
 from tests.integration.test_serve_process import ROOT
 from tests.real_server import RealServer, real_server
 
 pytestmark = pytest.mark.timeout(180)
 
-STORY: Final = "Once upon a time there was a server that never forgot what it had read. " * 12
+PROMPT: Final = prompt_of(5, 400)
+NUM_PAGES: Final = 24
+TEXT: Final = "Once upon a time there was a server that remembered. " * 8
 
 
-def complete(url: str, prompt: str, *, max_tokens: int = 8) -> Any:
+def complete(url: str, prompt: str | TokenList) -> Any:
+    """A greedy answer of eight tokens."""
     model = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
-    body = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
+    body = {"model": model, "prompt": prompt, "max_tokens": 8, "ignore_eos": True, "temperature": 0}
     response = httpx.post(f"{url}/v1/completions", json=body, timeout=60)
     response.raise_for_status()
     return response.json()
@@ -36,42 +41,44 @@ def tokens_by_tier(answer: Any) -> dict[str, int]:
     return details["cached_tokens_by_tier"]
 
 
-def stored_pages(folder: Path) -> int:
+def num_stored(folder: Path) -> int:
+    """Pages in a file store."""
     return sum(len(path.name) == 64 for path in folder.rglob("*"))
 
 
-def test_a_server_killed_under_load_and_started_again_answers_from_its_store(tmp_path: Path) -> None:
+def test_a_server_killed_under_load_and_started_again_answers_from_its_store(checkpoint: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     flags = [
-        *("--dtype", "float32", "--context-length", "2048", "--max-total-tokens", "4096", "--compile", "off"),
+        *("--model-path", str(checkpoint), "--dtype", "float32", "--compile", "off", "--max-total-tokens", "8192"),
         *("--enable-hierarchical-cache", "--hicache-storage-backend", "file"),
         *("--hicache-storage-prefetch-policy", "wait_complete"),
         *("--hicache-storage-backend-extra-config", json.dumps({"path": str(store)})),
     ]
     server = RealServer(tmp_path / "killed.log", *flags)
+    answered = threading.Event()
+
+    def load() -> None:
+        with suppress(httpx.HTTPError):
+            for seed in itertools.count(100):
+                complete(server.url, prompt_of(seed, 1000))
+                answered.set()
+
+    loading = threading.Thread(target=load)
     try:
-        cold = complete(server.url, STORY)
-        num_pages = (cold["usage"]["prompt_tokens"] - 1) // 16
+        cold = complete(server.url, PROMPT)
         deadline = time.monotonic() + 20
-        while stored_pages(store) < num_pages and time.monotonic() < deadline:
+        while num_stored(store) < NUM_PAGES and time.monotonic() < deadline:
             time.sleep(0.02)
-
-        def load() -> None:
-            with suppress(httpx.HTTPError):
-                complete(server.url, STORY[::-1], max_tokens=500)
-
-        loading = threading.Thread(target=load)
         loading.start()
-        time.sleep(1.0)
-        assert loading.is_alive()
+        assert answered.wait(timeout=20)
     finally:
         server.process.kill()
         assert server.wait() == -signal.SIGKILL
     loading.join()
     with real_server(tmp_path, *flags) as again:
-        hit = complete(again.url, STORY)
+        hit = complete(again.url, PROMPT)
         assert hit["choices"] == cold["choices"]
-        assert tokens_by_tier(hit) == {"device": 0, "host": 0, "storage": num_pages * 16}
+        assert tokens_by_tier(hit) == {"device": 0, "host": 0, "storage": NUM_PAGES * 16}
         assert [path.name for path in (store / ".temp").rglob("*") if path.is_file()] == ["lock"]
 
 
@@ -89,7 +96,7 @@ def test_a_server_ends_in_time_though_its_store_never_does() -> None:
                         break
                 time.sleep(0.05)
             for _ in range(2):
-                assert complete(url, STORY[:400])["usage"]["completion_tokens"] == 8
+                assert complete(url, TEXT)["usage"]["completion_tokens"] == 8
             server.send_signal(signal.SIGTERM)
             _, log = server.communicate(timeout=40)
         finally:
