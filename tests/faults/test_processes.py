@@ -46,7 +46,10 @@ def num_stored(folder: Path) -> int:
     return sum(len(path.name) == 64 for path in folder.rglob("*"))
 
 
-def test_a_server_killed_under_load_and_started_again_answers_from_its_store(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_server_killed_under_load_and_started_again_answers_from_its_store(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAGEFALL_CACHE_DIR", str(tmp_path / "cache"))
     store = tmp_path / "store"
     flags = [
         *("--model-path", str(checkpoint), "--dtype", "float32", "--compile", "off", "--max-total-tokens", "8192"),
