@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from pagefall.actors.runner import DeviceThread
 from pagefall.actors.tokenizer import TokenizerActor
 from pagefall.app import running_engine
-from pagefall.config import CacheConfig, Dtype, ModelConfig, SchedulerConfig
+from pagefall.config import CacheConfig, Dtype, ModelConfig, SchedulerConfig, TierConfig
 from pagefall.messages import RequestId, SamplingParams
 from pagefall.model.engine import load
 from pagefall.model.spec import inspect
@@ -52,7 +52,7 @@ async def engine_for(folder: Path, setting: Setting, dtype: Dtype = "float32") -
     config = ModelConfig(model_path=str(folder), dtype=dtype, device="cpu")
     with DeviceThread() as thread:
         spec = thread.call(inspect, config)
-        model = thread.call(load, spec, setting.cache, setting.scheduler, compile=config.compile)
+        model = thread.call(load, spec, setting.cache, setting.scheduler, TierConfig(), compile=config.compile)
         async with running_engine(
             model,
             load_tokenizer(str(folder)),

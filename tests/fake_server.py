@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Final
+from typing import Final, cast
 
 import torch
 from tests.byte_tokenizer import EOS, byte_tokenizer
@@ -13,11 +13,10 @@ from tests.fake_model import FakeModel
 from pagefall import app
 from pagefall.config import HttpConfig, ServeConfig
 from pagefall.messages import StepPlan, StepResult
-from pagefall.model.engine import ModelInfo
+from pagefall.model.engine import ModelInfo, PagedModel
 from pagefall.model.location import ModelLocation
 from pagefall.model.memory import PoolSize
 from pagefall.model.spec import ModelSpec
-from pagefall.text.tokenizer import Tokenizer
 
 NUM_PAGES: Final = 64
 PAGE_SIZE: Final = 16
@@ -58,11 +57,13 @@ class FakePagedModel(FakeModel):
         return super().step(plan)
 
 
-def load_fake(config: ServeConfig) -> tuple[FakePagedModel, Tokenizer]:
-    return FakePagedModel(crash="crash" in sys.argv), byte_tokenizer()
+def load_fake(config: ServeConfig, spec: ModelSpec) -> app._Loaded:
+    """Whatever model was asked for."""
+    model = cast("PagedModel", FakePagedModel(crash="crash" in sys.argv))
+    return app._Loaded(model, byte_tokenizer(), host=None, namespace=None)
 
 
 if __name__ == "__main__":
     port, grace = int(sys.argv[1]), float(sys.argv[2])
-    app._load = load_fake  # type: ignore[assignment]
+    app._load = load_fake
     sys.exit(app.serve(ServeConfig(http=HttpConfig(port=port, shutdown_grace_seconds=grace))))

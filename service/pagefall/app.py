@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -37,6 +38,7 @@ from pagefall.config import CacheConfig, HttpConfig, SchedulerConfig, ServeConfi
 from pagefall.messages import FromScheduler, ToController, ToScheduler
 from pagefall.model.engine import ModelInfo, PagedModel, load
 from pagefall.model.location import locate_tokenizer
+from pagefall.model.memory import free_host_memory
 from pagefall.model.prepare import prepare
 from pagefall.model.spec import ModelSpec
 from pagefall.namespaces import namespace_of
@@ -47,6 +49,7 @@ from pagefall.tiers.assembly import LowerTiers, host_tier, lower_tiers, open_sto
 from pagefall.tiers.copier import PageCopier
 from pagefall.tiers.host_memory import HostMemory
 from pagefall.tiers.notes import start_notes
+from pagefall.tiers.sizing import refuse_impossible_size
 from pagefall_storage.protocol import StorageBackend
 
 _log = logging.getLogger("pagefall.app")
@@ -60,6 +63,12 @@ _MAX_REPORTS: Final = 1024
 _WRITING_GRACE_SECONDS: Final = 10.0
 """How long a server that ends goes on writing to its store."""
 
+_LAST_TRANSFERS_SECONDS: Final = 1.0
+"""How long it then waits for transfers that have not ended."""
+
+_LEAVING_SECONDS: Final = 10.0
+"""How long the process may take to end once everything in it has."""
+
 _INTERRUPTED: Final = 130
 
 
@@ -72,7 +81,7 @@ def serve(config: ServeConfig) -> int:
     # A port that is taken is found before a minute of loading, not after.
     with bind(config.http) as bound, DeviceThread() as thread:
         try:
-            asyncio.run(_serve(config, bound, thread))
+            asyncio.run(_serve_and_leave(config, bound, thread))
         except BaseExceptionGroup as failures:
             crash = _crash_in(failures)
             if crash is None:
@@ -95,10 +104,11 @@ async def running_engine(
     cache: CacheConfig,
     scheduler: SchedulerConfig,
     tiers: LowerTiers | None = None,
+    grace_seconds: float = _WRITING_GRACE_SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[TokenizerActor]:
     """The engine without HTTP: an `api.engine.Engine`. Leaving it serves what was accepted to its end, and writes to
-    `tiers` what waits to be written, for a few seconds at most.
+    `tiers` what waits to be written, for `grace_seconds` at most.
 
     The model was loaded in `thread`, which outlives the engine. The store in `tiers` is closed with the engine.
 
@@ -129,6 +139,7 @@ async def running_engine(
             tiers.memory,
             tiers.storage,
             clock=clock,
+            grace_seconds=_LAST_TRANSFERS_SECONDS,
         )
     with PromptEncoder(tokenizer, max_waiting=max_outstanding) as encoder:
         runner = ModelRunner(model, thread)
@@ -162,7 +173,7 @@ async def running_engine(
             await engine.drain()
             if controller is not None:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_WRITING_GRACE_SECONDS):
+                    async with asyncio.timeout(grace_seconds):
                         await decider.wait_until_quiet()
             decider.close()
             await deciding
@@ -171,9 +182,24 @@ async def running_engine(
             engine.close()
 
 
+async def _serve_and_leave(config: ServeConfig, bound: socket.socket, thread: DeviceThread) -> None:
+    """Neither the loop nor the interpreter ends before a call that nothing ends: a disk that does not answer, a plug-in
+    that cannot be cancelled. A server that has ended does not wait for it.
+    """
+    status = 1
+    try:
+        await _serve(config, bound, thread)
+        status = 0
+    finally:
+        timer = threading.Timer(_LEAVING_SECONDS, _leave, [status])
+        timer.daemon = True
+        timer.start()
+
+
 async def _serve(config: ServeConfig, bound: socket.socket, thread: DeviceThread) -> None:
     spec = await thread.start(prepare, config.model)
-    # A store that cannot be opened is found before the weights are read.
+    # What cannot be had is found before the weights are read.
+    refuse_impossible_size(config.tiers, free_bytes=free_host_memory())
     page_bytes = config.cache.page_size * spec.kv_bytes_per_token(spec.dtype.itemsize)
     backend = await open_store(config.tiers, page_bytes=page_bytes)
     loaded = await thread.start(_load, config, spec)
@@ -280,6 +306,11 @@ def _configure_logging(config: HttpConfig) -> None:
     """Our own log lines at the level asked for; libraries speak up only to warn."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("pagefall").setLevel(config.log_level.upper())
+
+
+def _leave(status: int) -> None:
+    _log.warning("something does not end, most likely a call of the store: the process ends without it")
+    os._exit(status)
 
 
 def _on_signals(shut_down: Callable[[], None]) -> None:

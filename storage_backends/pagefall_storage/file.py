@@ -74,11 +74,14 @@ async def open_file(config: Mapping[str, object], *, value_bytes: int | None) ->
             f'storage backend "file": give {{"path": ...}} in its extra config, or set {PATH_VARIABLES[0]}'
         )
     if parsed.max_bytes is not None and value_bytes is not None and parsed.max_bytes < value_bytes:
-        raise StorageConfigError(f"max_bytes: {parsed.max_bytes} is less than one value, {value_bytes} bytes")
+        raise StorageConfigError(
+            f'storage backend "file": max_bytes: {parsed.max_bytes} is less than one value, {value_bytes} bytes'
+        )
     try:
         return await asyncio.to_thread(FileBackend, Path(path), parsed)
     except OSError as error:
-        raise StorageConfigError(f'storage backend "file": cannot use {path}: {error}') from error
+        reason = "not a folder" if isinstance(error, FileExistsError) else (error.strerror or error)
+        raise StorageConfigError(f'storage backend "file": cannot use {path}: {reason}') from error
 
 
 class FileBackend:

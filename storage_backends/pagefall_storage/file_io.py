@@ -39,6 +39,8 @@ def read_value(path: str, into: memoryview) -> GetOutcome:
                 return Miss()
             case errno.ELOOP | errno.ENXIO | errno.EISDIR | errno.ESPIPE:  # a link, a socket, a folder, a FIFO
                 return Corrupt("not a file")
+            case errno.EACCES if _may_be_listed(path):  # else it is the store that may not be used, not this value
+                return Corrupt("unreadable")
             case _:
                 return Failed("error", f"cannot read {path}: {os.strerror(error.errno or 0)}")
 
@@ -119,6 +121,14 @@ def _read(fd: int, into: memoryview) -> GetOutcome:
         return Corrupt("long")
     _mark_used(fd)
     return Hit()
+
+
+def _may_be_listed(path: str) -> bool:
+    try:
+        os.lstat(path)
+    except OSError:
+        return False
+    return True
 
 
 def _mark_used(fd: int) -> None:

@@ -35,7 +35,9 @@ async def open_memory(config: Mapping[str, object], *, value_bytes: int | None) 
     """The factory of the backend `memory`. Raises `StorageConfigError`."""
     max_bytes = parse_config(config, MemoryConfig, where='storage backend "memory"').max_bytes
     if max_bytes is not None and value_bytes is not None and max_bytes < value_bytes:
-        raise StorageConfigError(f"max_bytes: {max_bytes} is less than one value, {value_bytes} bytes")
+        raise StorageConfigError(
+            f'storage backend "memory": max_bytes: {max_bytes} is less than one value, {value_bytes} bytes'
+        )
     return MemoryBackend(max_bytes=max_bytes)
 
 

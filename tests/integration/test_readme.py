@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import re
 import shlex
 import subprocess
@@ -12,15 +13,18 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.filled_store import NAMESPACE, fill
 from tests.real_server import real_server
 
 from pagefall.cli.config_file import read_config_file
 from pagefall.cli.main import main
 from pagefall.cli.serve import parse_serve
 from pagefall.cli.serve_flags import SERVE_FLAGS
+from pagefall_storage.registry import open_backend
 
 REPOSITORY = Path(__file__).parents[2]
 README_URL = "http://127.0.0.1:30000"
+README_STORE = "/mnt/nvme/pagefall"
 
 
 def code_blocks(language: str) -> list[str]:
@@ -53,6 +57,20 @@ def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with pages in it."""
+    folder = tmp_path_factory.mktemp("store")
+
+    async def leave_pages() -> None:
+        backend = await open_backend("file", {"path": str(folder), "min_free_bytes": 0}, value_bytes=None)
+        await fill(backend, NAMESPACE, 3)
+        await backend.aclose()
+
+    asyncio.run(leave_pages())
+    return folder
+
+
 def run_make(words: list[str], _: str) -> None:
     subprocess.run(["make", "-n", *words], cwd=REPOSITORY, check=True, capture_output=True, timeout=60)
 
@@ -83,6 +101,10 @@ def run_serve(words: list[str], _: str) -> None:
         parse_serve(words, {})
 
 
+def run_cache(words: list[str], store: str) -> None:
+    assert main(["cache", *(word.replace(README_STORE, store) for word in words)]) == 0
+
+
 def run_bench_engine(words: list[str], server_url: str) -> None:
     quick = ["--repeats", "1", "--scenarios", "ttft", "--prompt-tokens", "64"]
     assert main(["bench", "engine", *words, *quick, "--url", server_url]) == 0
@@ -106,6 +128,7 @@ RUNNERS: dict[str, Runner] = {
     ".venv/bin/pagefall serve": run_serve,
     ".venv/bin/pagefall bench control-plane": run_bench_control_plane,
 }
+RUNNERS_WITH_STORE: dict[str, Runner] = {".venv/bin/pagefall cache": run_cache}
 RUNNERS_WITH_SERVER: dict[str, Runner] = {
     "curl": run_curl,
     ".venv/bin/pagefall bench engine": run_bench_engine,
@@ -125,12 +148,17 @@ def commands_for(runners: dict[str, Runner]) -> list[tuple[Runner, list[str]]]:
 
 def test_no_command_of_the_readme_goes_unchecked() -> None:
     assert len(commands()) >= 10
-    assert len(commands_for(RUNNERS | RUNNERS_WITH_SERVER)) == len(commands())
+    assert len(commands_for(RUNNERS | RUNNERS_WITH_STORE | RUNNERS_WITH_SERVER)) == len(commands())
 
 
 @pytest.mark.parametrize(("runner", "words"), commands_for(RUNNERS))
 def test_a_command_that_needs_no_server_works(runner: Runner, words: list[str]) -> None:
     runner(words, "")
+
+
+@pytest.mark.parametrize(("runner", "words"), commands_for(RUNNERS_WITH_STORE))
+def test_a_command_for_a_store_works(runner: Runner, words: list[str], store: Path) -> None:
+    runner(words, str(store))
 
 
 @pytest.mark.parametrize(("runner", "words"), commands_for(RUNNERS_WITH_SERVER))

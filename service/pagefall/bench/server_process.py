@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -32,11 +33,17 @@ def run_until_ended(function: Callable[[Config], Awaitable[Result]], config: Con
     """What `function(config)` returns, run on a loop of its own. SIGTERM ends it as Ctrl-C does, with everything that
     was started: it raises `KeyboardInterrupt` when that is done.
     """
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+
+    async def run() -> Result:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await function(config)
+
     try:
-        return anyio.run(function, config)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        return asyncio.run(run())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 @asynccontextmanager

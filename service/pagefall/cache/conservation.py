@@ -86,11 +86,7 @@ def _check_evictable(tree: RadixTree, nodes: list[Node]) -> None:
     device_parents = {node.parent for node in inner if node.is_on_device}
     host_parents = {node.parent for node in inner if node.host_page_ids.size}
     device = {node for node in inner if node.is_on_device and not node.num_pins and node not in device_parents}
-    host = {
-        node
-        for node in inner
-        if node.is_on_host and not node.num_pins and not node.num_host_pins and node not in host_parents
-    }
+    host = {node for node in inner if node.is_on_host and not node.num_host_pins and node not in host_parents}
     if device != set(tree.evictable) or host != set(tree.host_evictable):
         raise ConservationError(
             f"{len(device)} and {len(host)} leaves of device and host are evictable, "

@@ -100,8 +100,12 @@ class HostTier:
         if not segment or above is None or not above.is_on_host:
             return None
         num_pages = sum(part.num_pages for part in segment)
-        self._tree.pin_path(node)  # before evicting: the copies above must stay
+        self._tree.pin_path(node)
+        above.num_host_pins += 1  # room for the copies below must not be made of the copy above
+        self._tree.settle(above)
         host_page_ids = self.reserve(num_pages)
+        above.num_host_pins -= 1
+        self._tree.settle(above)
         if len(host_page_ids) < num_pages:
             self.give_back(host_page_ids)
             self._tree.unpin_path(node)

@@ -103,10 +103,10 @@ class RadixTree:
         page_ids = []
         above: Node | None = node
         while above is not None:
-            self._pin_node(above)
             above.last_access = now
             above.num_hits += 1
             above.priority = max(above.priority, priority)
+            self._pin_node(above)
             page_ids.append(above.device_page_ids)
             above = above.parent
         return node, np.concatenate(page_ids[::-1])
@@ -140,9 +140,9 @@ class RadixTree:
             else:
                 known.append(node.device_page_ids)
                 num_known += num_common
-            self._pin_node(node)
             node.last_access = now
             node.priority = max(node.priority, priority)
+            self._pin_node(node)
             offset += num_common * self.page_bytes
         node = self._append(node, tokens[offset:], page_ids[offset // self.page_bytes :], now, priority)
         return Inserted(node, np.concatenate(known) if known else NO_PAGES)
@@ -162,7 +162,7 @@ class RadixTree:
             above.num_pins -= 1
             if not above.num_pins:
                 self.num_unpinned_pages += above.num_pages
-                self.settle(above)
+            self._settle_anew(above)
             above = parent
 
     def evict(self, num_pages: int) -> PageIds:
@@ -220,11 +220,9 @@ class RadixTree:
                 del self._roots[node.key]
             return
         device = node.is_on_device and not node.num_pins and not node.num_device_children
+        # What requests read on the device may lose its other copy.
         host = (
-            isinstance(node.residence, Host | DeviceAndHost)
-            and not node.num_pins
-            and not node.num_host_pins
-            and not node.num_host_children
+            isinstance(node.residence, Host | DeviceAndHost) and not node.num_host_pins and not node.num_host_children
         )
         self.evictable.set_member(node, member=device)
         self.host_evictable.set_member(node, member=host)
@@ -330,7 +328,12 @@ class RadixTree:
         node.num_pins += 1
         if node.num_pins == 1:
             self.num_unpinned_pages -= node.num_pages
-            self.settle(node)
+        self._settle_anew(node)
+
+    def _settle_anew(self, node: Node) -> None:
+        """`settle`, after the facts that an eviction policy looks at have changed."""
+        self.host_evictable.discard(node)
+        self.settle(node)
 
     def _set_residence(self, node: Node, residence: Residence) -> None:
         """Changes a node that is not a root, with the books of its tiers and its parent's."""

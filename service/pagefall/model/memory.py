@@ -80,9 +80,9 @@ def size_kv_pool(
         num_pages = min(_device_part(both_bytes, tiers, spec.device) // page_bytes, most)
         if num_pages < 1 <= both_bytes // page_bytes:
             raise ConfigError(
-                f"{_host_pool_flag(tiers)} leaves no page ({_gib(page_bytes)}) for the device pool: both come out of "
-                f"{_gib(both_bytes)}, {fraction:.0%} of the {_gib(free_bytes)} free on {spec.device}. Lower it, raise "
-                f"--mem-fraction-static or pass --max-total-tokens."
+                f"{_host_pool_flag(tiers)} leaves no page of {page_bytes:,} bytes for the device pool: both come out "
+                f"of {_gib(both_bytes)}, {fraction:.0%} of the {_gib(free_bytes)} free on {spec.device}. Lower it, "
+                f"raise --mem-fraction-static or pass --max-total-tokens."
             )
         if num_pages < 1:
             raise ModelError(

@@ -10,6 +10,7 @@ Pages may become ready in any order: computing proceeds from the front, and jump
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from pagefall.cache.host_tier import HostPin
 from pagefall.cache.lease import Lease
-from pagefall.messages import TransferId
+from pagefall.messages import RequestId, TransferId
 
 ABSENT: Final = 0
 FETCHING: Final = 1
@@ -42,6 +43,8 @@ class Arrivals:
         """Computing does not begin on what is being fetched, nor the request, before this time."""
         self.lookup: TransferId | None = None
         self.fetch: TransferId | None = None
+        self.rest: tuple[LookupRecord, range] | None = None
+        """Pages that the store has, and for which the host had no room yet."""
         self.fetch_began_at = now
         self.num_fetched = 0
         self.seconds_a_page = 0.0
@@ -78,3 +81,13 @@ class Arrivals:
         """One past the last page of the run of `state` that begins at `start`."""
         others = np.flatnonzero(self.states[start:] != state)
         return start + int(others[0]) if len(others) else len(self.states)
+
+
+@dataclass(slots=True, eq=False)
+class LookupRecord:
+    """Asks for the pages from `first_page` on; `keys[i]` is page `first_page + i`'s."""
+
+    arrivals: Arrivals
+    request_id: RequestId
+    first_page: int
+    keys: tuple[bytes, ...]

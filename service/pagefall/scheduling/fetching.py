@@ -16,11 +16,12 @@ from typing import Final, assert_never
 import numpy as np
 
 from pagefall.cache.keys import page_keys
+from pagefall.config import TierConfig
 from pagefall.messages import Fetch, FetchEnded, LookedUp, Lookup, PagesFetched, StopFetch
-from pagefall.scheduling.arrivals import ABSENT, FETCHED, FETCHING, Arrivals
+from pagefall.scheduling.arrivals import ABSENT, FETCHED, FETCHING, Arrivals, LookupRecord
 from pagefall.scheduling.request import Request, Waiting
 from pagefall.scheduling.state import SchedulerState
-from pagefall.scheduling.tiers import FetchRecord, LookupRecord, TierState
+from pagefall.scheduling.tiers import FetchRecord, TierState
 
 _RISKED_SHARE: Final = 0.1
 """`auto` waits at most for this share of the time that computing would take."""
@@ -87,17 +88,26 @@ def looked_up(state: SchedulerState, report: LookedUp, *, now: float) -> None:
     end = record.first_page + report.num_present
     if end <= first or (arrivals.has_started and tiers.config.hicache_storage_prefetch_policy != "auto"):
         return
-    if not _is_worth_loading(state, tiers, request, first, end - first):
-        return
+    if _is_worth_loading(state, tiers, request, first, end - first):
+        _fetch(state, tiers, record, range(first, end), waiting_since=arrivals.asked_at, now=now)
+
+
+def _fetch(
+    state: SchedulerState, tiers: TierState, record: LookupRecord, wanted: range, *, waiting_since: float, now: float
+) -> None:
+    """Begins to read the pages `wanted` of the prompt, as many as there is room for; the others follow."""
+    first, end = wanted.start, wanted.stop
+    arrivals = record.arrivals
     host_page_ids = tiers.host.reserve(min(end - first, tiers.num_fetchable_pages))
     if not len(host_page_ids):
+        arrivals.rest = (record, wanted)
         return
     pages = np.arange(first, first + len(host_page_ids))
     if tiers.config.hicache_storage_prefetch_policy == "auto":
         pages = pages[::-1].copy()
     transfer_id = arrivals.fetch = tiers.next_id()
     tiers.fetches[transfer_id] = FetchRecord(
-        arrivals, record.request_id, pages, host_page_ids, np.zeros(len(pages), dtype=np.bool_)
+        record, pages, host_page_ids, np.zeros(len(pages), dtype=np.bool_), rest=range(first + len(pages), end)
     )
     arrivals.states[pages] = FETCHING
     arrivals.fetch_began_at = now
@@ -105,7 +115,11 @@ def looked_up(state: SchedulerState, report: LookedUp, *, now: float) -> None:
     load_seconds = tiers.storage_link.estimate(num_bytes)
     arrivals.first_seconds = tiers.storage_link.estimate(0)
     arrivals.seconds_a_page = load_seconds / len(pages)
-    arrivals.waits_until = _fetch_wait(state, tiers, arrivals, load_seconds, trace.compute_seconds, now)
+    compute_seconds = _compute_seconds(state, first, len(pages) * state.page_size)
+    arrivals.num_fetched = 0
+    arrivals.waits_until = _fetch_wait(
+        tiers.config, len(pages) * state.page_size, load_seconds, compute_seconds, waiting_since, now
+    )
     tiers.outbox.append(
         Fetch(
             transfer_id=transfer_id,
@@ -119,8 +133,8 @@ def pages_fetched(state: SchedulerState, report: PagesFetched, *, now: float) ->
     """Some pages are in host memory, or will not be."""
     tiers = _tiers(state)
     record = tiers.fetches[report.transfer_id]
-    arrivals = record.arrivals
-    request = state.request(record.request_id)
+    arrivals = record.lookup.arrivals
+    request = state.request(record.lookup.request_id)
     for index, outcome in zip(report.indices, report.outcomes, strict=True):
         record.reported[index] = True
         page, host_page_id = int(record.pages[index]), record.host_page_ids[index : index + 1]
@@ -141,16 +155,33 @@ def pages_fetched(state: SchedulerState, report: PagesFetched, *, now: float) ->
         arrivals.waits_until = now + 2 * tiers.config.hicache_storage_deadline
 
 
-def fetch_ended(state: SchedulerState, report: FetchEnded) -> None:
-    """Nothing of it is written any more: what was not reported is free."""
+def fetch_ended(state: SchedulerState, report: FetchEnded, *, now: float) -> None:
+    """Nothing of it is written any more: what was not reported is free. What had no room before is read now."""
     tiers = _tiers(state)
     record = tiers.fetches.pop(report.transfer_id)
-    record.arrivals.fetch = None
-    states = record.arrivals.states
+    arrivals = record.lookup.arrivals
+    arrivals.fetch = None
+    states = arrivals.states
     unread = record.pages[~record.reported]
     states[unread[states[unread] == FETCHING]] = ABSENT
     tiers.host.give_back(record.host_page_ids[~record.reported])
     tiers.storage_link.observe(first_seconds=report.first_seconds, seconds=report.seconds, num_bytes=report.num_bytes)
+    if record.rest and record.reported.all():
+        arrivals.rest = (record.lookup, record.rest)
+        resume(state, arrivals, now=now)
+
+
+def resume(state: SchedulerState, arrivals: Arrivals, *, now: float) -> None:
+    """Reads on where the host had no room for all that the store has, if it has now."""
+    tiers = _tiers(state)
+    if arrivals.rest is None or arrivals.fetch is not None or not tiers.num_fetchable_pages:
+        return
+    if arrivals.is_abandoned or tiers.config.hicache_storage_prefetch_policy != "auto":
+        return
+    (lookup, rest), arrivals.rest = arrivals.rest, None
+    first = max(rest.start, arrivals.low_page)
+    if first < rest.stop:
+        _fetch(state, tiers, lookup, range(first, rest.stop), waiting_since=now, now=now)
 
 
 def stop(tiers: TierState, arrivals: Arrivals) -> None:
@@ -189,7 +220,7 @@ def _lookup_wait(state: SchedulerState, tiers: TierState, first_page: int, num_w
         case "wait_complete":
             return 2 * config.hicache_storage_deadline
         case "timeout":
-            return _timeout(tiers, num_wanted)
+            return _timeout(config, num_wanted)
         case "auto":
             compute = _compute_seconds(state, first_page, num_wanted)
             wait = _UNKNOWN_COST_SECONDS if compute is None else max(_SHORTEST_WAIT_SECONDS, _LOOKUP_SHARE * compute)
@@ -199,37 +230,32 @@ def _lookup_wait(state: SchedulerState, tiers: TierState, first_page: int, num_w
 
 
 def _fetch_wait(
-    state: SchedulerState,
-    tiers: TierState,
-    arrivals: Arrivals,
+    config: TierConfig,
+    num_tokens: int,
     load_seconds: float,
     compute_seconds: float | None,
+    waiting_since: float,
     now: float,
 ) -> float:
-    """The time until which a request stands back for pages that are on their way."""
-    config = tiers.config
+    """The time until which a request stands back for `num_tokens` that are on their way."""
     match config.hicache_storage_prefetch_policy:
         case "best_effort":
             return now
         case "wait_complete":
             return now + 2 * config.hicache_storage_deadline
         case "timeout":
-            num_tokens = int((arrivals.states == FETCHING).sum()) * state.page_size
-            return arrivals.asked_at + _timeout(tiers, num_tokens)
+            return waiting_since + _timeout(config, num_tokens)
         case "auto":
             if compute_seconds is None:
-                return arrivals.asked_at + _UNKNOWN_COST_SECONDS
+                return waiting_since + _UNKNOWN_COST_SECONDS
             if load_seconds > compute_seconds / 3:
                 return now  # two ends at once are quicker than either
-            return min(
-                now + 2 * load_seconds + _SHORTEST_WAIT_SECONDS, arrivals.asked_at + _RISKED_SHARE * compute_seconds
-            )
+            return min(now + 2 * load_seconds + _SHORTEST_WAIT_SECONDS, waiting_since + _RISKED_SHARE * compute_seconds)
         case _:
             assert_never(config.hicache_storage_prefetch_policy)
 
 
-def _timeout(tiers: TierState, num_tokens: int) -> float:
-    config = tiers.config
+def _timeout(config: TierConfig, num_tokens: int) -> float:
     return config.hicache_prefetch_timeout_base + config.hicache_prefetch_timeout_per_ki_token * num_tokens / 1024
 
 

@@ -121,6 +121,7 @@ def advance(state: SchedulerState, prefilling: Prefilling, *, now: float) -> Non
         offloading.after_commit(state, lease.node)
         page = end
     arrivals.low_page = max(arrivals.low_page, page)
+    fetching.resume(state, arrivals, now=now)
 
 
 def count_cached(state: SchedulerState, request: Request, tier: Tier, num_tokens: int) -> None:
@@ -231,6 +232,7 @@ def _drop(tiers: TierState, arrivals: Arrivals, pages: PageIndices) -> None:
     """Gives back the host pages held for `pages`, as far as there are any; copies of them are over or never began."""
     held = [arrivals.held.pop(page) for page in pages.tolist() if page in arrivals.held]
     tiers.host.give_back(np.array(held, dtype=np.int32))
+    arrivals.from_storage[pages] = False  # should they come after all, it is from the host
     states = arrivals.states[pages]
     arrivals.states[pages[states != COPYING]] = ABSENT
 

@@ -32,7 +32,7 @@ def plan_step(state: SchedulerState, *, step: int, now: float) -> StepPlan:
     """Decides the next step and takes the pages for it. Empty only if nothing waits or runs, or if all that does
     stands back for pages from lower tiers: for their arrival, or until `state.wake_at`.
 
-    Costs O(running + `WINDOW`), however long the queue is.
+    Costs O(running + `WINDOW` + those that stand back), however long the queue is.
     """
     num_preemptions = state.counters.num_preemptions
     state.wake_at = None
@@ -152,7 +152,7 @@ def _admit(state: SchedulerState, chunks: _Chunks, now: float) -> None:
         max(0, _num_reserved_pages(state, running.request) - running.lease.num_pages)
         for running in state.running.in_order()
     )
-    window = state.queue.first(WINDOW)
+    window = _window(state, now)
     for waiting in window:
         fetching.ask(state, waiting, now=now)
     for waiting in admission_order(window, state.config.schedule_policy, lambda w: _num_cached_tokens(state, w)):
@@ -185,6 +185,21 @@ def _admit(state: SchedulerState, chunks: _Chunks, now: float) -> None:
         chunks.add(transitions.start(state, waiting, now=now))
         num_places -= 1
         num_spare_pages -= num_needed
+
+
+def _window(state: SchedulerState, now: float) -> list[Waiting]:
+    """The head of the queue, `WINDOW` requests at most, without those that stand back for lower tiers: however many
+    these are, they hold nobody up.
+    """
+    window = []
+    for waiting in state.queue.in_order():
+        if waiting.arrivals is not None and waiting.arrivals.is_waiting(now):
+            _wake_for(state, waiting.arrivals, now)
+            continue
+        window.append(waiting)
+        if len(window) == WINDOW:
+            break
+    return window
 
 
 def _num_cached_tokens(state: SchedulerState, waiting: Waiting) -> int:

@@ -14,7 +14,9 @@ from pagefall.config import SchedulePolicy
 from pagefall.scheduling.request import Waiting
 
 WINDOW: Final = 32
-"""Only so many requests at the head of the queue are looked at in one step, however long it is."""
+"""Only so many requests at the head of the queue are looked at in one step, however long it is. Those that stand back
+for lower tiers do not count.
+"""
 
 MAX_OVERTAKES: Final = 32
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections import OrderedDict
+from collections.abc import Iterator
 from itertools import chain, islice
 
 from pagefall.messages import RequestId
@@ -48,7 +49,11 @@ class WaitingQueue:
 
     def first(self, count: int) -> list[Waiting]:
         """The first `count` requests in order."""
-        return list(islice(chain.from_iterable(self._levels[-key].values() for key in self._order), count))
+        return list(islice(self.in_order(), count))
+
+    def in_order(self) -> Iterator[Waiting]:
+        """All of them; the queue stays as it is meanwhile."""
+        return chain.from_iterable(self._levels[-key].values() for key in self._order)
 
     def _level_for(self, waiting: Waiting) -> OrderedDict[RequestId, Waiting]:
         priority = waiting.request.submit.priority

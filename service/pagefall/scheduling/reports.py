@@ -41,11 +41,11 @@ def receive(state: SchedulerState, report: ControllerReport, *, now: float) -> C
         case PagesFetched():
             record = tiers.fetches[report.transfer_id]
             fetching.pages_fetched(state, report, now=now)
-            running = state.running.get(record.request_id)
-            if isinstance(running, Prefilling) and running.arrivals is record.arrivals:
-                loading.load_fetched(tiers, record.arrivals, running.lease)
+            running = state.running.get(record.lookup.request_id)
+            if isinstance(running, Prefilling) and running.arrivals is record.lookup.arrivals:
+                loading.load_fetched(tiers, record.lookup.arrivals, running.lease)
         case FetchEnded():
-            fetching.fetch_ended(state, report)
+            fetching.fetch_ended(state, report, now=now)
         case BackedUp():
             offloading.backed_up(tiers, report)
         case StorageCleared():

@@ -15,8 +15,8 @@ from pagefall.cache.host_tier import HostPin, HostTier, OffloadLease
 from pagefall.cache.lease import Lease
 from pagefall.cache.node import Node
 from pagefall.config import TierConfig
-from pagefall.messages import PageIds, RequestId, Tier, ToController, TransferId
-from pagefall.scheduling.arrivals import Arrivals
+from pagefall.messages import PageIds, Tier, ToController, TransferId
+from pagefall.scheduling.arrivals import Arrivals, LookupRecord
 from pagefall.scheduling.cost_model import LinkSpeed
 
 _MAX_PENDING_BACKUPS: Final = 16384
@@ -24,27 +24,18 @@ _MAX_PENDING_BACKUPS: Final = 16384
 
 
 @dataclass(slots=True, eq=False)
-class LookupRecord:
-    """Asks for the pages from `first_page` on; `keys[i]` is page `first_page + i`'s."""
-
-    arrivals: Arrivals
-    request_id: RequestId
-    first_page: int
-    keys: tuple[bytes, ...]
-
-
-@dataclass(slots=True, eq=False)
 class FetchRecord:
     """Position `i` of the fetch is page `pages[i]` of the prompt, read into `host_page_ids[i]`.
 
-    The host pages not `reported` yet may be written to until the fetch has ended.
+    The host pages not `reported` yet may be written to until the fetch has ended. `rest`: pages of the prompt that the
+    store has, and for which the host had no room.
     """
 
-    arrivals: Arrivals
-    request_id: RequestId
+    lookup: LookupRecord
     pages: npt.NDArray[np.int64]
     host_page_ids: PageIds
     reported: npt.NDArray[np.bool_]
+    rest: range
 
 
 @dataclass(slots=True, eq=False)

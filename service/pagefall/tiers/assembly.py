@@ -16,13 +16,13 @@ from pagefall.model.memory import free_host_memory
 from pagefall.tiers.breaker import CircuitBreaker
 from pagefall.tiers.copier import CpuCopier, PageCopier
 from pagefall.tiers.host_memory import HostMemory
-from pagefall.tiers.manifest import decode_manifest, encode_manifest
+from pagefall.tiers.manifest import encode_manifest
 from pagefall.tiers.sizing import num_host_pages
 from pagefall.tiers.staged_copier import StagedCopier
 from pagefall.tiers.storage_client import StorageClient
-from pagefall_storage.errors import StorageConfigError, StorageError
+from pagefall_storage.errors import StorageConfigError
 from pagefall_storage.page_format import HEADER_BYTES
-from pagefall_storage.protocol import Hit, PutItem, StorageBackend
+from pagefall_storage.protocol import StorageBackend
 from pagefall_storage.registry import open_backend
 
 _log = logging.getLogger("pagefall.tiers")
@@ -47,7 +47,7 @@ async def open_store(config: TierConfig, *, page_bytes: int) -> StorageBackend |
     try:
         return await open_backend(config.hicache_storage_backend, extra, value_bytes=HEADER_BYTES + page_bytes)
     except StorageConfigError as error:
-        raise ConfigError(f"--hicache-storage-backend {config.hicache_storage_backend}: {error}") from error
+        raise ConfigError(str(error)) from error
 
 
 def host_tier(model: PagedModel, config: TierConfig) -> tuple[HostMemory, PageCopier]:
@@ -81,18 +81,6 @@ async def lower_tiers(
         breaker=CircuitBreaker(),
         clock=time.monotonic,
     )
-    try:
-        await _leave_manifest(backend, namespace)
-    except StorageError as error:
-        _log.warning("the store does not take the manifest of this model's pages: %s", error)
+    if not await storage.leave(*encode_manifest(namespace)):
+        _log.warning("the store does not take the manifest of this model's pages: %s", backend.description)
     return LowerTiers(config, memory, copier, storage, digest)
-
-
-async def _leave_manifest(backend: StorageBackend, namespace: Namespace) -> None:
-    key, value = encode_manifest(namespace)
-    present = memoryview(bytearray(len(value)))
-    (read,) = await backend.get([key], [present])
-    if isinstance(read, Hit) and decode_manifest(present) == namespace:
-        return
-    await backend.delete([key])
-    await backend.put([PutItem(key, memoryview(value))])

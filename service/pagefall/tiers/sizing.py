@@ -13,6 +13,18 @@ _LEAST_SPARE_BYTES: Final = 512 * 2**20
 _SPARE_FRACTION: Final = 0.05
 
 
+def refuse_impossible_size(tiers: TierConfig, *, free_bytes: int) -> None:
+    """What cannot fit into `free_bytes` of host memory whatever the model takes is refused before that is loaded.
+
+    Raises `ConfigError`.
+    """
+    if tiers.hicache_size is not None and tiers.hicache_size * 1e9 > free_bytes:
+        raise ConfigError(
+            f"--hicache-size {tiers.hicache_size:g} is a host pool of {tiers.hicache_size:.2f} GB, and "
+            f"{free_bytes / 1e9:.2f} GB of host memory are free: pass less, or leave out --enable-hierarchical-cache."
+        )
+
+
 def num_host_pages(tiers: TierConfig, *, page_bytes: int, num_device_pages: int, free_bytes: int) -> int:
     """Pages of the host pool: as many as `--hicache-size` holds, else `--hicache-ratio` times the device pool.
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import UnionType
 from typing import Final, NamedTuple, TypeVar, assert_never
 
 from pagefall.messages import ControllerStats, FetchOutcome, PageIds, StorageAnswer
@@ -106,7 +108,7 @@ class StorageClient:
             return 0, "answered"
 
         async def contains() -> int:
-            num_present = await self._store.backend.contains(names)
+            num_present = operator.index(await self._store.backend.contains(names))
             if not 0 <= num_present <= len(names):
                 raise ValueError(f"contains: {num_present} of {len(names)} keys")
             return num_present
@@ -166,6 +168,20 @@ class StorageClient:
             await asyncio.sleep(self._clock() - started)
         return tuple(stored)
 
+    async def leave(self, name: Key, value: bytes) -> bool:
+        """Has the store keep a value that is no page, in place of any other; whether it does now."""
+
+        async def put() -> list[PutOutcome]:
+            present = bytearray(len(value))
+            outcomes = await self._store.backend.get([name], [memoryview(present)])
+            if isinstance(outcomes[0], Hit) and present == value:
+                return [Stored()]
+            await self._store.backend.delete([name])
+            return await self._store.backend.put([PutItem(name, memoryview(value))])
+
+        written = await self._store.call(put, key=name, judge=_write_trouble)
+        return not isinstance(written, Unanswered) and written == [Stored()]
+
     async def clear(self) -> int:
         """Deletes every page of the namespace, whatever the breaker says, and returns how many there were.
 
@@ -196,7 +212,7 @@ class StorageClient:
         names, values = [page.name for page in pages], [page.value for page in pages]
 
         async def get() -> list[GetOutcome]:
-            return _one_each(await self._store.backend.get(names, values), names)
+            return _one_each(await self._store.backend.get(names, values), names, GetOutcome)
 
         read = await self._store.call(get, key=names[0], judge=read_trouble)
         if not isinstance(read, Unanswered):
@@ -230,7 +246,7 @@ class StorageClient:
         started = self._clock()
 
         async def put() -> list[PutOutcome]:
-            return _one_each(await self._store.backend.put(items), items)
+            return _one_each(await self._store.backend.put(items), items, PutOutcome)
 
         written = await self._store.call(put, key=items[0].key, judge=_write_trouble)
         if isinstance(written, Unanswered):
@@ -292,9 +308,13 @@ def _seal(pages: Sequence[_Page], namespace: bytes) -> None:
         page_format.seal(page.value, key=page.key, namespace=namespace)
 
 
-def _one_each(outcomes: list[T], asked: Sequence[object]) -> list[T]:
+def _one_each(outcomes: list[T], asked: Sequence[object], kinds: UnionType) -> list[T]:
+    """The outcomes, if they are what a backend may return."""
     if len(outcomes) != len(asked):
         raise ValueError(f"{len(outcomes)} outcomes for {len(asked)} values")
+    for outcome in outcomes:
+        if not isinstance(outcome, kinds):
+            raise TypeError(f"not an outcome: {outcome!r}")
     return outcomes
 
 

@@ -97,3 +97,40 @@ async def test_closing_wakes_the_senders_that_wait() -> None:
     mailbox.close()
     with pytest.raises(MailboxClosed):
         await sending
+
+
+async def test_an_address_that_leaves_places_is_refused_while_others_are_not() -> None:
+    mailbox = Mailbox[int](3)
+    polite = mailbox.address_leaving(2)
+    assert polite.try_send(0)
+    assert not polite.try_send(1)
+    assert mailbox.address.try_send(2)
+    assert mailbox.address.try_send(3)
+    assert not mailbox.address.try_send(4)
+    assert mailbox.take_all() == [0, 2, 3]
+
+
+async def test_a_sender_that_leaves_places_waits_until_all_was_taken_and_delivers_once() -> None:
+    mailbox = Mailbox[int](3)
+    polite = mailbox.address_leaving(2)
+    await polite.send(0)
+    sending = [asyncio.create_task(polite.send(number)) for number in (1, 2)]
+    await settle()
+    assert not any(task.done() for task in sending)
+    taken = []
+    for _ in range(3):
+        taken.append(mailbox.take_all())
+        await settle()
+    assert taken == [[0], [1], [2]]
+    await asyncio.gather(*sending)
+
+
+async def test_closing_wakes_the_senders_that_leave_places() -> None:
+    mailbox = Mailbox[int](2)
+    polite = mailbox.address_leaving(1)
+    await polite.send(0)
+    sending = asyncio.create_task(polite.send(1))
+    await settle()
+    mailbox.close()
+    with pytest.raises(MailboxClosed):
+        await sending

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import anyio
 import pytest
@@ -16,7 +17,10 @@ async def test_a_server_that_does_not_start_is_reported_with_its_last_words() ->
             pass
 
 
-def test_a_termination_ends_what_was_started_before_it_ends_the_command() -> None:
+@pytest.mark.parametrize("interrupts", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_termination_ends_what_was_started_before_it_ends_the_command(
+    interrupts: Any, request: pytest.FixtureRequest
+) -> None:
     ended = []
 
     async def start(name: str) -> None:
@@ -28,8 +32,8 @@ def test_a_termination_ends_what_was_started_before_it_ends_the_command() -> Non
                 await anyio.sleep(0.01)
             ended.append(name)
 
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.signal(signal.SIGINT, interrupts)  # a shell has a command in the background ignore it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with pytest.raises(KeyboardInterrupt):
         run_until_ended(start, "server")
     assert ended == ["server"]
-    assert signal.getsignal(signal.SIGTERM) is before

@@ -158,6 +158,23 @@ def test_computing_from_the_front_meets_the_store_that_loads_from_the_back() -> 
     assert tokens_by_tier(stats)[2] == 24
 
 
+def test_what_was_fetched_while_the_host_got_it_from_another_request_comes_from_the_host() -> None:
+    driver = make(prefetch="wait_complete")
+    stored_elsewhere(driver)
+    ask(driver, "hit")
+    driver.perform(driver.collect()[0])
+    fetch_some(driver, 4)
+    driver.submit("another", DOCUMENT, max_tokens=2, priority=1)
+    while "another" not in driver.finish_reasons or pending_of(driver, Offload):
+        for pending in list(driver.collect()):
+            if isinstance(pending.message, Offload | Lookup):
+                driver.perform(pending, fails=isinstance(pending.message, Lookup))
+        driver.step()
+    driver.flush("device")
+    finish(driver)
+    assert tokens_by_tier(driver.state.stats()) == (0, 40, 0)
+
+
 def test_a_damaged_page_in_the_middle_is_computed_and_those_around_it_are_used() -> None:
     driver = make(prefetch="wait_complete")
     stored_elsewhere(driver)
@@ -365,7 +382,7 @@ def test_fetching_pages_that_the_request_has_overtaken_are_not_wanted_any_more()
     assert driver.answers["hit"] == driver.model.answer_alone(DOCUMENT, 2)
     fetch = next(pending for pending in driver.collect() if isinstance(pending.message, Fetch))
     assert fetch.is_stopped
-    assert not (next(iter(driver.tiers.fetches.values())).arrivals.states == FETCHING).any()
+    assert not (next(iter(driver.tiers.fetches.values())).lookup.arrivals.states == FETCHING).any()
 
 
 def test_what_would_take_longer_to_load_from_the_host_is_computed() -> None:
@@ -387,3 +404,21 @@ def test_pages_of_the_host_that_the_store_has_not_taken_are_written_when_they_ar
     assert not driver.store
     assert answer(driver, "again") == (0, 40, 0)
     assert len(driver.store) == 10
+
+
+def test_a_prompt_larger_than_the_hosts_room_comes_from_the_store_in_parts() -> None:
+    driver = make(num_host_pages=8)
+    stored_elsewhere(driver)
+    ask(driver, "hit")
+    fetches = []
+    while driver.collect() or not driver.state.is_idle:
+        for pending in list(driver.pending):
+            if isinstance(pending.message, Fetch):
+                fetches.append(len(pending.message.keys))
+            driver.perform(pending)
+        driver.now -= 0.999  # a step takes a millisecond
+        driver.step()
+    assert driver.answers["hit"] == driver.model.answer_alone(DOCUMENT, 2)
+    assert max(fetches) == 4  # half of the host's pages
+    assert sum(fetches) == 10
+    assert tokens_by_tier(driver.state.stats()) == (0, 0, 40)

@@ -7,7 +7,7 @@ import pytest
 from pagefall.config import TierConfig
 from pagefall.errors import ConfigError
 from pagefall.tiers.host_memory import slot_bytes
-from pagefall.tiers.sizing import num_host_pages
+from pagefall.tiers.sizing import num_host_pages, refuse_impossible_size
 
 PAGE = 10_000
 SLOT = slot_bytes(PAGE)
@@ -56,3 +56,10 @@ def test_a_pool_of_no_page_is_refused_and_the_fix_works(size: float | None, rati
     fix = re.search(r"pass at least (\S+), or", str(told.value))
     assert fix is not None
     assert pages(size=None if size is None else float(fix[1]), ratio=float(fix[1])) >= 1
+
+
+def test_a_size_above_all_free_memory_is_refused_without_knowing_the_model() -> None:
+    tiers = TierConfig(enable_hierarchical_cache=True, hicache_size=500.0)
+    with pytest.raises(ConfigError, match=r"--hicache-size 500 is a host pool of 500\.00 GB, and 64\.00 GB"):
+        refuse_impossible_size(tiers, free_bytes=64 * GB)
+    refuse_impossible_size(tiers, free_bytes=500 * GB)

@@ -1,0 +1,49 @@
+"""Tiny models, loaded once, and what `transformers` answers with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from tests.engine_rig import greedy_by_transformers
+from tests.faults.rig import NUM_ANSWER_TOKENS, LoadedModel, TokenList
+from tests.tiny_models import make_tiny, make_tiny_tokenizer
+
+from pagefall.actors.runner import DeviceThread
+
+Truth = Callable[[TokenList], TokenList]
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_tokenizer(make_tiny("llama", tmp_path_factory.mktemp("weights") / "tiny"))
+
+
+@pytest.fixture(scope="session")
+def thread() -> Iterator[DeviceThread]:
+    """Computes everything, on one core: with models so tiny two would wait for each other most of the time."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with DeviceThread() as thread:
+        thread.call(torch.set_num_threads, 1)
+        yield thread
+    torch.set_num_threads(num_threads)
+
+
+@pytest.fixture(scope="session")
+def loaded(checkpoint: Path, thread: DeviceThread) -> LoadedModel:
+    return LoadedModel(checkpoint, thread)
+
+
+@pytest.fixture(scope="session")
+def truth(checkpoint: Path) -> Truth:
+    """The greedy answer to a prompt, computed without any cache of ours."""
+
+    @cache
+    def answer(prompt: TokenList) -> TokenList:
+        return greedy_by_transformers(checkpoint, [prompt], NUM_ANSWER_TOKENS)[0]
+
+    return answer
