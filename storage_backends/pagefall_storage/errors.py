@@ -9,3 +9,7 @@ class StorageError(Exception):
 
 class StorageConfigError(ValueError):
     """The configuration of a backend is not usable. The message is one line that names the field and the fix."""
+
+
+class UnknownBackendError(StorageConfigError):
+    """There is no backend of that name, or none that can be loaded."""

@@ -66,7 +66,7 @@ class FileConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def open_file(config: Mapping[str, object], *, value_bytes: int | None) -> FileBackend:
-    """The factory of the backend `file`. Raises `StorageConfigError`."""
+    """The factory of the backend `file`. Raises `StorageConfigError`, `StorageError` if the disk fails or is not there."""
     parsed = parse_config(config, FileConfig, where='storage backend "file"')
     path = parsed.path or next(filter(None, map(os.environ.get, PATH_VARIABLES)), None)
     if path is None:
@@ -79,9 +79,10 @@ async def open_file(config: Mapping[str, object], *, value_bytes: int | None) ->
         )
     try:
         return await asyncio.to_thread(FileBackend, Path(path), parsed)
-    except OSError as error:
-        reason = "not a folder" if isinstance(error, FileExistsError) else (error.strerror or error)
-        raise StorageConfigError(f'storage backend "file": cannot use {path}: {reason}') from error
+    except (FileExistsError, NotADirectoryError) as error:
+        raise StorageConfigError(f'storage backend "file": cannot use {path}: not a folder') from error
+    except OSError as error:  # a disk that is not mounted, not writable or not well, all of which may pass
+        raise StorageError(f'storage backend "file": cannot use {path}: {error.strerror or error}') from error
 
 
 class FileBackend:

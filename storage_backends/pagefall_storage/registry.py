@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final, Protocol, cast
 
 from pagefall_storage.config import parse_config
-from pagefall_storage.errors import StorageConfigError
+from pagefall_storage.errors import StorageConfigError, UnknownBackendError
 from pagefall_storage.protocol import StorageBackend
 from pagefall_storage.throttle import ThrottleConfig, Throttled
 
@@ -33,7 +33,8 @@ class BackendFactory(Protocol):
 
     async def __call__(self, config: Mapping[str, object], *, value_bytes: int | None) -> StorageBackend:
         """`config` is the user's JSON object; `config.parse_config` reads it. `value_bytes` is the length of every
-        value to come, None where that is not known. Raises `StorageConfigError` if the configuration cannot be used.
+        value to come, None where that is not known. Raises `StorageConfigError` if the configuration cannot be used,
+        and may raise `StorageError` if it can be, but not now: the store is down. Then it is tried again.
         """
 
 
@@ -46,8 +47,8 @@ async def open_backend(name: str, extra_config: Mapping[str, object], *, value_b
     """Opens the backend `name`, ready for use.
 
     The field `throttle` of `extra_config` is not the backend's: it puts any of them behind a slower link (see
-    `throttle.ThrottleConfig`). Raises `StorageConfigError`: an unknown name, a plug-in that cannot be loaded, or a
-    configuration that cannot be used.
+    `throttle.ThrottleConfig`). Raises `UnknownBackendError` (an unknown name, a plug-in that cannot be loaded),
+    `StorageConfigError` (a configuration that cannot be used), or `StorageError` (the store is down).
     """
     factory = _load(_find(name))
     config = dict(extra_config)
@@ -67,10 +68,10 @@ def _find(name: str) -> EntryPoint:
         case (found,):
             return found
         case ():
-            raise StorageConfigError(f'unknown storage backend "{name}"; known: {", ".join(known_backends())}')
+            raise UnknownBackendError(f'unknown storage backend "{name}"; known: {", ".join(known_backends())}')
         case several:
             names = ", ".join(_provider(found) for found in several)
-            raise StorageConfigError(f'several distributions provide the storage backend "{name}": {names}')
+            raise UnknownBackendError(f'several distributions provide the storage backend "{name}": {names}')
 
 
 def _load(found: EntryPoint) -> BackendFactory:
@@ -79,7 +80,7 @@ def _load(found: EntryPoint) -> BackendFactory:
     except Exception as error:
         # A plug-in runs code of its own when it is imported, so that it may fail in any way.
         reason = f"{type(error).__name__}: {error}"
-        raise StorageConfigError(
+        raise UnknownBackendError(
             f'the storage backend "{found.name}" of {_provider(found)} cannot be loaded: {reason}'
         ) from error
 

@@ -19,7 +19,7 @@ from tests.unit.storage_backends.stores import (
     value_of,
 )
 
-from pagefall_storage.errors import StorageConfigError
+from pagefall_storage.errors import StorageConfigError, StorageError
 from pagefall_storage.file import open_file
 from pagefall_storage.protocol import Corrupt, Failed, Hit, Key, Miss, Stored
 from pagefall_storage.testing import page_keys
@@ -260,10 +260,16 @@ async def test_without_a_path_the_error_says_how_to_give_one(monkeypatch: pytest
         await open_file({}, value_bytes=None)
 
 
-async def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["file", "file/below"])
+async def test_a_path_that_is_no_folder_is_refused(tmp_path: Path, path: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StorageConfigError, match=f"cannot use {tmp_path}/file"):
-        await open_file({"path": str(tmp_path / "file")}, value_bytes=None)
+    with pytest.raises(StorageConfigError, match=f"cannot use {tmp_path}/{path}: not a folder"):
+        await open_file({"path": str(tmp_path / path)}, value_bytes=None)
+
+
+async def test_a_folder_that_cannot_be_made_now_is_a_store_that_is_down() -> None:
+    with pytest.raises(StorageError, match="cannot use /proc/no-such-disk: "):
+        await open_file({"path": "/proc/no-such-disk"}, value_bytes=None)
 
 
 @pytest.mark.parametrize(

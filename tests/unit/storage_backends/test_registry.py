@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pagefall_storage.errors import StorageConfigError
+from pagefall_storage.errors import StorageConfigError, UnknownBackendError
 from pagefall_storage.memory import MemoryBackend
 from pagefall_storage.registry import known_backends, open_backend
 from pagefall_storage.throttle import Throttled
@@ -57,7 +57,7 @@ async def test_a_plug_in_is_opened_with_its_configuration(tmp_path: Path, monkey
 
 
 async def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(StorageConfigError, match=r'unknown storage backend "nope"; known: .*file.*memory'):
+    with pytest.raises(UnknownBackendError, match=r'unknown storage backend "nope"; known: .*file.*memory'):
         await open_backend("nope", {}, value_bytes=None)
 
 
@@ -70,7 +70,7 @@ async def test_a_plug_in_that_cannot_be_loaded_is_named(
 ) -> None:
     install(tmp_path, "my-plug-in", module, source)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(StorageConfigError, match=r'"mine" of my-plug-in 1.5 cannot be loaded: \w+Error') as caught:
+    with pytest.raises(UnknownBackendError, match=r'"mine" of my-plug-in 1.5 cannot be loaded: \w+Error') as caught:
         await open_backend("mine", {}, value_bytes=None)
     assert "\n" not in str(caught.value)
 
