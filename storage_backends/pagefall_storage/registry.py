@@ -5,17 +5,22 @@ its object a `BackendFactory`. For example, in a plug-in's pyproject.toml:
 
     [project.entry-points."pagefall.storage_backends"]
     mystore = "my_package.store:open_mystore"
+
+What it can do and how it is configured, `about.described` says of a factory; nothing but `pagefall backends` asks.
+
+Several names with commas between them, `file,s3`, are one store: nearest first (see `stacked`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, Protocol, cast
 
 from pagefall_storage.config import parse_config
 from pagefall_storage.errors import StorageConfigError, UnknownBackendError
 from pagefall_storage.protocol import StorageBackend
+from pagefall_storage.stacked import Stacked
 from pagefall_storage.throttle import ThrottleConfig, Throttled
 
 ENTRY_POINT_GROUP: Final = "pagefall.storage_backends"
@@ -43,14 +48,57 @@ def known_backends() -> tuple[str, ...]:
     return tuple(sorted(_BUILT_IN.keys() | entry_points(group=ENTRY_POINT_GROUP).names))
 
 
-async def open_backend(name: str, extra_config: Mapping[str, object], *, value_bytes: int | None) -> StorageBackend:
-    """Opens the backend `name`, ready for use.
+def names_in(name: str) -> tuple[str, ...]:
+    """The names of a stack's members, nearest first; of a single store its own."""
+    return tuple(part.strip() for part in name.split(","))
+
+
+def member_configs(name: str, extra_config: Mapping[str, object]) -> list[tuple[str, Mapping[str, object]]]:
+    """Every backend that `name` names, with what `extra_config` says to it: all of it, or of a stack its own part.
+
+    Raises `StorageConfigError` for a stack with a name twice, and for a part that is not an object or no member's.
+    """
+    names = names_in(name)
+    if len(names) == 1:
+        return [(names[0], extra_config)]
+    if len(set(names)) < len(names):
+        raise StorageConfigError(f'stacked stores "{name}": each may be there once, so that its settings can be told')
+    for part, config in extra_config.items():
+        if part not in names:
+            form = ", ".join(f'"{each}": {{...}}' for each in names)
+            raise StorageConfigError(f'stacked stores "{name}": "{part}" is none of them; write {{{form}}}')
+        if not isinstance(config, Mapping):
+            raise StorageConfigError(f'stacked stores "{name}": the settings of "{part}" are not an object')
+    return [(each, cast("Mapping[str, object]", extra_config.get(each, {}))) for each in names]
+
+
+async def open_backend(
+    name: str,
+    extra_config: Mapping[str, object],
+    *,
+    value_bytes: int | None,
+    stack: Callable[[Sequence[StorageBackend]], StorageBackend] = Stacked,
+) -> StorageBackend:
+    """Opens the backend `name`, ready for use. Of several with commas between them, `stack` makes one.
 
     The field `throttle` of `extra_config` is not the backend's: it puts any of them behind a slower link (see
-    `throttle.ThrottleConfig`). Raises `UnknownBackendError` (an unknown name, a plug-in that cannot be loaded),
-    `StorageConfigError` (a configuration that cannot be used), or `StorageError` (the store is down).
+    `throttle.ThrottleConfig`). Raises `StorageConfigError`: an unknown name, a plug-in that cannot be loaded, or a
+    configuration that cannot be used.
     """
-    factory = _load(_find(name))
+    members = member_configs(name, extra_config)
+    factories = [_load(_find(each)) for each, _ in members]
+    opened: list[StorageBackend] = []
+    try:
+        for factory, (_, config) in zip(factories, members, strict=True):
+            opened.append(await _open(factory, config, value_bytes))
+    except BaseException:
+        for backend in opened:
+            await backend.aclose()
+        raise
+    return opened[0] if len(opened) == 1 else stack(opened)
+
+
+async def _open(factory: BackendFactory, extra_config: Mapping[str, object], value_bytes: int | None) -> StorageBackend:
     config = dict(extra_config)
     throttle = config.pop("throttle", None)
     if throttle is None:
