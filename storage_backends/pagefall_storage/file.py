@@ -66,7 +66,7 @@ class FileConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def open_file(config: Mapping[str, object], *, value_bytes: int | None) -> FileBackend:
-    """The factory of the backend `file`. Raises `StorageConfigError`, `StorageError` if the disk fails or is not there."""
+    """The factory of the backend `file`. Raises `StorageConfigError`, and `StorageError` if the disk is not well."""
     parsed = parse_config(config, FileConfig, where='storage backend "file"')
     path = parsed.path or next(filter(None, map(os.environ.get, PATH_VARIABLES)), None)
     if path is None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from pagefall.tiers.breaker import CircuitBreaker, FailureKind, Permit
+from pagefall.tiers.breaker import CircuitBreaker, FailureKind, Operation, Permit
 from pagefall_storage.errors import StorageError
 from pagefall_storage.protocol import Failed, GetOutcome, Key, StorageBackend
 
@@ -68,6 +68,7 @@ class GuardedStore:
         self,
         operation: Callable[[], Coroutine[Any, Any, T]],
         *,
+        kind: Operation,
         key: Key,
         judge: Callable[[T], Trouble | None] = lambda _: None,
     ) -> T | Unanswered:
@@ -76,7 +77,7 @@ class GuardedStore:
         `key` is one of those it is about, for a probe in its place. `judge` says whether a result is a failure for the
         breaker; it is returned all the same. Nothing that a backend raises comes out.
         """
-        permit = self.breaker.begin(self._clock())
+        permit = self.breaker.begin(self._clock(), kind)
         if permit is None:
             return Unanswered("breaker_open")
         if permit.is_probe:

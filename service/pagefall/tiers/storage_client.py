@@ -113,7 +113,7 @@ class StorageClient:
                 raise ValueError(f"contains: {num_present} of {len(names)} keys")
             return num_present
 
-        present = await self._store.call(contains, key=names[0])
+        present = await self._store.call(contains, kind="lookup", key=names[0])
         return (0, present.answer) if isinstance(present, Unanswered) else (present, "answered")
 
     async def fetch(
@@ -179,7 +179,7 @@ class StorageClient:
             await self._store.backend.delete([name])
             return await self._store.backend.put([PutItem(name, memoryview(value))])
 
-        written = await self._store.call(put, key=name, judge=_write_trouble)
+        written = await self._store.call(put, kind="write", key=name, judge=_write_trouble)
         return not isinstance(written, Unanswered) and written == [Stored()]
 
     async def clear(self) -> int:
@@ -214,7 +214,7 @@ class StorageClient:
         async def get() -> list[GetOutcome]:
             return _one_each(await self._store.backend.get(names, values), names, GetOutcome)
 
-        read = await self._store.call(get, key=names[0], judge=read_trouble)
+        read = await self._store.call(get, kind="read", key=names[0], judge=read_trouble)
         if not isinstance(read, Unanswered):
             num_hits = sum(isinstance(outcome, Hit) for outcome in read)
             self._counters.add(
@@ -236,7 +236,7 @@ class StorageClient:
         self._store.num_failures.update({outcome.kind for outcome in checked if isinstance(outcome, Failed)})
         corrupt = [page.name for page, name in zip(pages, outcomes, strict=True) if name == "corrupt"]
         if corrupt:
-            await self._store.call(lambda: self._store.backend.delete(corrupt), key=corrupt[0])
+            await self._store.call(lambda: self._store.backend.delete(corrupt), kind="write", key=corrupt[0])
         return outcomes
 
     async def _write(self, pages: Sequence[_Page]) -> list[bool]:
@@ -248,7 +248,7 @@ class StorageClient:
         async def put() -> list[PutOutcome]:
             return _one_each(await self._store.backend.put(items), items, PutOutcome)
 
-        written = await self._store.call(put, key=items[0].key, judge=_write_trouble)
+        written = await self._store.call(put, kind="write", key=items[0].key, judge=_write_trouble)
         if isinstance(written, Unanswered):
             await written.end()
             return [False] * len(pages)

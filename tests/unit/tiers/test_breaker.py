@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefall.tiers.breaker import CircuitBreaker, FailureKind, Permit
+from pagefall.tiers.breaker import CircuitBreaker, FailureKind, Operation, Permit
 
 
 def breaker(*, random: float = 1.0) -> CircuitBreaker:
@@ -12,8 +12,8 @@ def breaker(*, random: float = 1.0) -> CircuitBreaker:
     return CircuitBreaker(num_errors_to_open=3, open_seconds=1.0, max_open_seconds=8.0, random=lambda: random)
 
 
-def begun(tested: CircuitBreaker, now: float) -> Permit:
-    permit = tested.begin(now)
+def begun(tested: CircuitBreaker, now: float, operation: Operation = "read") -> Permit:
+    permit = tested.begin(now, operation)
     assert permit is not None
     return permit
 
@@ -27,7 +27,7 @@ def opened(at: float = 0.0) -> CircuitBreaker:
 def next_probe(tested: CircuitBreaker, now: float) -> tuple[float, Permit]:
     """Seconds to the next probe, which is begun."""
     for quarters in range(1000):
-        permit = tested.begin(now + quarters / 4)
+        permit = tested.begin(now + quarters / 4, "read")
         if permit is not None:
             assert permit.is_probe
             return quarters / 4, permit
@@ -38,7 +38,7 @@ def test_one_timeout_opens_it() -> None:
     tested = breaker()
     assert tested.failed(begun(tested, 0.0), "timeout", 0.0)
     assert tested.state == "open"
-    assert tested.begin(0.9) is None
+    assert tested.begin(0.9, "read") is None
 
 
 def test_errors_open_it_only_in_a_row() -> None:
@@ -48,14 +48,43 @@ def test_errors_open_it_only_in_a_row() -> None:
         assert not tested.failed(begun(tested, 0.0), "error", 0.0)
         assert not tested.succeeded(begun(tested, 0.0))
     assert [tested.failed(begun(tested, 0.0), "error", 0.0) for _ in range(3)] == [False, False, True]
-    assert tested.begin(0.0) is None
+    assert tested.begin(0.0, "read") is None
+
+
+def test_lookups_that_succeed_do_not_hide_reads_that_fail() -> None:
+    tested = breaker()
+    opened = []
+    for _ in range(3):
+        assert not tested.succeeded(begun(tested, 0.0, "lookup"))
+        opened.append(tested.failed(begun(tested, 0.0, "read"), "error", 0.0))
+    assert opened == [False, False, True]
+
+
+def test_neither_do_they_make_the_next_time_short_again() -> None:
+    tested, now, waits = breaker(), 0.0, []
+    for _ in range(3):
+        for _ in range(3):
+            tested.succeeded(begun(tested, now, "lookup"))
+            tested.failed(begun(tested, now, "read"), "error", now)
+        seconds, probe = next_probe(tested, now)
+        waits.append(seconds)
+        now += 100.0
+        assert tested.succeeded(probe), "which read something that is not there"
+    assert waits == [1, 2, 4]
+
+
+def test_a_store_that_takes_nothing_may_still_give_what_it_has() -> None:
+    tested = breaker()
+    for _ in range(10):
+        assert not tested.failed(begun(tested, 0.0, "write"), "error", 0.0)
+    assert tested.failed(begun(tested, 0.0, "write"), "timeout", 0.0), "one that does not answer is another matter"
 
 
 def test_one_probe_goes_through_when_its_time_is_over() -> None:
     tested = opened()
     assert begun(tested, 1.0).is_probe
     assert tested.state == "half_open"
-    assert tested.begin(100.0) is None
+    assert tested.begin(100.0, "read") is None
 
 
 def test_a_probe_that_succeeds_closes_it() -> None:
@@ -101,13 +130,13 @@ def test_operations_from_before_a_change_say_nothing_after_it() -> None:
     tested.failed(early[0], "timeout", 0.0)
     assert not tested.failed(early[1], "timeout", 0.5), "it is open already, and not for longer"
     assert not tested.succeeded(early[2])
-    assert tested.begin(0.9) is None
+    assert tested.begin(0.9, "read") is None
     probe = begun(tested, 1.0)
     assert not tested.succeeded(early[2])
-    assert tested.begin(1.0) is None
+    assert tested.begin(1.0, "read") is None
     assert tested.succeeded(probe)
     assert not tested.failed(early[1], "timeout", 1.0)
-    assert tested.begin(1.0) is not None
+    assert tested.begin(1.0, "read") is not None
 
 
 @given(st.lists(st.tuples(st.sampled_from(["begin", "succeeded", "timeout", "error"]), st.floats(0, 20))))
@@ -116,7 +145,7 @@ def test_whatever_happens_it_lets_the_store_be_tried_again(events: list[tuple[st
     for event, seconds in events:
         now += seconds
         if event == "begin":
-            permit = tested.begin(now)
+            permit = tested.begin(now, "read")
             if permit is not None:
                 permits.append(permit)
         elif permits:
@@ -128,4 +157,4 @@ def test_whatever_happens_it_lets_the_store_be_tried_again(events: list[tuple[st
     for permit in permits:
         tested.failed(permit, "error", now)
     assert tested.state != "half_open"
-    assert tested.begin(now + 8.0) is not None
+    assert tested.begin(now + 8.0, "read") is not None
