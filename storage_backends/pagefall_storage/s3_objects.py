@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 MAX_DELETED_AT_ONCE: Final = 1000
 
 _NO_NAMESPACE: Final = "_"
+_NO_BUCKET: Final = "NoSuchBucket"
 _NOT_FOUND: Final = frozenset({"NoSuchKey", "404"})
 _NOT_FOUND_STATUS: Final = 404
 _NOT_FIRST_STATUS: Final = frozenset({409, 412})
@@ -51,6 +52,7 @@ class S3Objects:
         self._bucket = bucket
         self._prefix = prefix
         self._knows_conditions = True
+        self._is_bucket_there = True
 
     def read(self, wanted: tuple[Key, Loan]) -> GetOutcome:
         """Reads the object into the loan. Raises `RecalledError` too."""
@@ -85,14 +87,20 @@ class S3Objects:
         return Stored()
 
     def num_bytes(self, key: Key) -> int | None:
-        """The length of the object; None: there is none. S3 says the same of a bucket that is not there."""
+        """The length of the object; None: there is none.
+
+        S3 says the same of a bucket that is not there. Once another request has said that it is not, it is looked for
+        until it is there again.
+        """
         with self._request() as client:
             try:
                 return int(client.head_object(**self._object(key))["ContentLength"])
             except ClientError as error:
-                if status_code(error) == _NOT_FOUND_STATUS:
-                    return None
-                raise
+                if status_code(error) != _NOT_FOUND_STATUS:
+                    raise
+            if not self._is_bucket_there:
+                self._look_for_bucket(client)
+        return None
 
     def delete(self, keys: Sequence[Key]) -> None:
         """Deletes up to `MAX_DELETED_AT_ONCE` objects, which need not be there."""
@@ -129,6 +137,15 @@ class S3Objects:
                     raise
         return self.num_bytes(key) == len(body)
 
+    def _look_for_bucket(self, client: Any) -> None:
+        try:
+            client.head_bucket(Bucket=self._bucket)
+        except ClientError as error:
+            if status_code(error) != _NOT_FOUND_STATUS:
+                raise
+            raise RequestFailed("error", f"{_NO_BUCKET}: {self._bucket}") from error
+        self._is_bucket_there = True
+
     @contextmanager
     def _request(self) -> Iterator[Any]:
         """The client, for one request, whose errors become `RequestFailed`."""
@@ -136,6 +153,8 @@ class S3Objects:
         try:
             yield client
         except REQUEST_ERRORS as error:
+            if isinstance(error, ClientError) and error_code(error) == _NO_BUCKET:
+                self._is_bucket_there = False
             failed = request_failed(error)
             if failed.is_credentials:
                 self._clients.refuse(client)

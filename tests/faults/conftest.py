@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.engine_rig import greedy_by_transformers
+from tests.faults.names import Names
 from tests.faults.rig import NUM_ANSWER_TOKENS, LoadedModel, TokenList
 from tests.tiny_models import make_tiny, make_tiny_tokenizer
 
@@ -47,3 +48,8 @@ def truth(checkpoint: Path) -> Truth:
         return greedy_by_transformers(checkpoint, [prompt], NUM_ANSWER_TOKENS)[0]
 
     return answer
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    return Names(monkeypatch)

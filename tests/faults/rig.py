@@ -106,8 +106,10 @@ class Engine:
     def __init__(self, engine: TokenizerActor) -> None:
         self._engine = engine
 
-    async def ask(self, prompt: TokenList, *, cache_salt: str = "") -> Answer:
-        """A greedy answer of `NUM_ANSWER_TOKENS`."""
+    async def ask(
+        self, prompt: TokenList, *, cache_salt: str = "", on_tokens: Callable[[int], None] = lambda _: None
+    ) -> Answer:
+        """A greedy answer of `NUM_ANSWER_TOKENS`. `on_tokens` is told of so many more of them as they come."""
         request = GenerateRequest(
             request_id=RequestId(f"fault-{next(_ids)}"),
             prompt=TokenPrompt(prompt),
@@ -119,6 +121,7 @@ class Engine:
         token_ids: list[int] = []
         async for delta in await self._engine.generate(request):
             token_ids.extend(delta.token_ids)
+            on_tokens(len(delta.token_ids))
             if delta.usage is not None:
                 by_tier = {tier: num for tier, num in delta.usage.cached_tokens_by_tier.items() if num}
                 return Answer(tuple(token_ids), by_tier)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
@@ -60,6 +61,7 @@ class FakeS3:
         """What `/credentials` answers, as a container's agent does."""
         self.num_requests: Counter[str] = Counter()
         self.num_connections = 0
+        self.connections: set[socket.socket] = set()
         self.max_at_once = 0
         self.stalled = threading.Semaphore(0)
         """Released by each request that begins to stall."""
@@ -80,6 +82,13 @@ class FakeS3:
         """No further fault; those who stall go on."""
         self._fault = None
         self._healed.set()
+
+    def hang_up(self) -> None:
+        """Closes every connection: clients must make new ones."""
+        with self.lock:
+            for connection in self.connections:
+                with suppress(OSError):  # it is closed already
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def fault_of(self, method: str) -> Fault | None:
         return self._fault if method in self._methods else None
@@ -141,6 +150,12 @@ class _Handler(BaseHTTPRequestHandler):
         super().setup()
         with self.s3.lock:
             self.s3.num_connections += 1
+            self.s3.connections.add(self.connection)
+
+    def finish(self) -> None:
+        with self.s3.lock:
+            self.s3.connections.discard(self.connection)
+        super().finish()
 
     def log_message(self, format: str, *arguments: object) -> None:
         pass

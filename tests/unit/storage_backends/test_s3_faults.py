@@ -194,12 +194,15 @@ async def test_a_bucket_that_was_deleted_is_named_and_comes_back(server: FakeS3)
     async with open_on(server) as store:
         await put(store, KEYS[:1])
         server.is_bucket_there = False
+        assert await store.contains(KEYS[:1]) == 0  # S3 does not say more to this question
         for outcome in (*await get(store, KEYS[:1]), *await put(store, KEYS[:1])):
             assert outcome == Failed("error", "NoSuchBucket: as told")
-        assert await store.contains(KEYS[:1]) == 0  # S3 does not say more to this question
+        with pytest.raises(StorageError, match="NoSuchBucket: pages"):
+            await store.contains(KEYS[:1])
         with pytest.raises(StorageError, match="NoSuchBucket"):
             await store.usage()
         server.is_bucket_there = True
+        assert await store.contains(KEYS[1:2]) == 0
         assert await get(store, KEYS[:1]) == [Hit()]
 
 
