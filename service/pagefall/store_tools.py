@@ -6,7 +6,6 @@ full. Whatever else lies in the store is another's: it is counted, and left alon
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -14,12 +13,10 @@ from typing import Final
 import msgspec
 
 from pagefall.cache.namespace import Namespace
-from pagefall.tiers.manifest import MANIFEST_NAME, NAMESPACE_DIGITS, decode_manifest
-from pagefall_storage import page_format
+from pagefall.tiers.manifest import MANIFEST_NAME, decode_manifest
+from pagefall.tiers.values import VALUE_NAME, check_value
 from pagefall_storage.protocol import Corrupt, Failed, Hit, Key, Miss, StorageBackend, StoredValue
 
-_NAME: Final = re.compile(rf"([0-9a-f]{{{NAMESPACE_DIGITS}}})/([0-9a-f]{{64}}|{MANIFEST_NAME})")
-_NAMESPACE_IN_HEADER: Final = slice(48, 80)  # see `page_format`
 _BATCH_VALUES: Final = 64
 _BATCH_BYTES: Final = 32 << 20
 
@@ -73,7 +70,7 @@ async def list_contents(backend: StorageBackend) -> Contents:
     by_namespace: dict[str, list[StoredValue]] = {}
     num_foreign = 0
     async for value in backend.scan():
-        if (name := _NAME.fullmatch(value.key)) is None:
+        if (name := VALUE_NAME.fullmatch(value.key)) is None:
             num_foreign += 1
         else:
             by_namespace.setdefault(name[1], []).append(value)
@@ -124,7 +121,7 @@ async def verify_values(
         outcomes = await backend.get([value.key for value in batch], buffers)
         bad: list[Key] = []
         for value, buffer, outcome in zip(batch, buffers, outcomes, strict=True):
-            match _check(value.key, buffer) if isinstance(outcome, Hit) else outcome:
+            match check_value(value.key, buffer) if isinstance(outcome, Hit) else outcome:
                 case Hit():
                     num_sound += 1
                 case Corrupt(reason):
@@ -147,18 +144,6 @@ async def delete_values(backend: StorageBackend, values: Sequence[StoredValue], 
         num_deleted += await backend.delete([value.key for value in batch])
         advance(len(batch))
     return num_deleted
-
-
-def _check(key: Key, value: memoryview) -> Hit | Corrupt:
-    """Whether the value belongs under its name: the header has the whole namespace of which the name has a part."""
-    namespace, _, page = key.partition("/")
-    digest = bytes(value[_NAMESPACE_IN_HEADER])
-    if page == MANIFEST_NAME:
-        page = digest.hex()
-    sound = page_format.verify(value, key=bytes.fromhex(page), namespace=digest)
-    if isinstance(sound, Hit) and not digest.hex().startswith(namespace):
-        return Corrupt("other namespace")
-    return sound
 
 
 def _is_manifest(value: StoredValue) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from types import UnionType
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from pagefall.tiers.breaker import CircuitBreaker, FailureKind, Operation, Permit
 from pagefall_storage.errors import StorageError
-from pagefall_storage.protocol import Failed, GetOutcome, Key, StorageBackend
+from pagefall_storage.protocol import Failed, GetOutcome, Key, PutOutcome, StorageBackend
 
 T = TypeVar("T")
 
@@ -164,3 +165,19 @@ def read_trouble(outcomes: list[GetOutcome]) -> Trouble | None:
         return None
     kind: FailureKind = "timeout" if any(failure.kind == "timeout" for failure in failures) else "error"
     return Trouble(kind, failures[0].reason)
+
+
+def write_trouble(outcomes: list[PutOutcome]) -> Trouble | None:
+    """Only silence is. A store that says it cannot take pages may still give those it has."""
+    silent = [outcome for outcome in outcomes if isinstance(outcome, Failed) and outcome.kind == "timeout"]
+    return Trouble("timeout", silent[0].reason) if len(silent) == len(outcomes) else None
+
+
+def one_each(outcomes: list[T], asked: Sequence[object], kinds: UnionType) -> list[T]:
+    """The outcomes, if they are what a backend may return."""
+    if len(outcomes) != len(asked):
+        raise ValueError(f"{len(outcomes)} outcomes for {len(asked)} values")
+    for outcome in outcomes:
+        if not isinstance(outcome, kinds):
+            raise TypeError(f"not an outcome: {outcome!r}")
+    return outcomes

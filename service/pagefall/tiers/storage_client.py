@@ -11,13 +11,12 @@ import operator
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import UnionType
 from typing import Final, NamedTuple, TypeVar, assert_never
 
 from pagefall.messages import ControllerStats, FetchOutcome, PageIds, StorageAnswer
 from pagefall.tiers.breaker import CircuitBreaker
 from pagefall.tiers.counters import TransferCounters
-from pagefall.tiers.guarded_store import GuardedStore, Trouble, Unanswered, read_trouble
+from pagefall.tiers.guarded_store import GuardedStore, Unanswered, one_each, read_trouble, write_trouble
 from pagefall.tiers.host_memory import HostMemory
 from pagefall.tiers.manifest import NAMESPACE_DIGITS, manifest_key
 from pagefall_storage import page_format
@@ -179,7 +178,7 @@ class StorageClient:
             await self._store.backend.delete([name])
             return await self._store.backend.put([PutItem(name, memoryview(value))])
 
-        written = await self._store.call(put, kind="write", key=name, judge=_write_trouble)
+        written = await self._store.call(put, kind="write", key=name, judge=write_trouble)
         return not isinstance(written, Unanswered) and written == [Stored()]
 
     async def clear(self) -> int:
@@ -212,7 +211,7 @@ class StorageClient:
         names, values = [page.name for page in pages], [page.value for page in pages]
 
         async def get() -> list[GetOutcome]:
-            return _one_each(await self._store.backend.get(names, values), names, GetOutcome)
+            return one_each(await self._store.backend.get(names, values), names, GetOutcome)
 
         read = await self._store.call(get, kind="read", key=names[0], judge=read_trouble)
         if not isinstance(read, Unanswered):
@@ -246,9 +245,9 @@ class StorageClient:
         started = self._clock()
 
         async def put() -> list[PutOutcome]:
-            return _one_each(await self._store.backend.put(items), items, PutOutcome)
+            return one_each(await self._store.backend.put(items), items, PutOutcome)
 
-        written = await self._store.call(put, kind="write", key=items[0].key, judge=_write_trouble)
+        written = await self._store.call(put, kind="write", key=items[0].key, judge=write_trouble)
         if isinstance(written, Unanswered):
             await written.end()
             return [False] * len(pages)
@@ -308,16 +307,6 @@ def _seal(pages: Sequence[_Page], namespace: bytes) -> None:
         page_format.seal(page.value, key=page.key, namespace=namespace)
 
 
-def _one_each(outcomes: list[T], asked: Sequence[object], kinds: UnionType) -> list[T]:
-    """The outcomes, if they are what a backend may return."""
-    if len(outcomes) != len(asked):
-        raise ValueError(f"{len(outcomes)} outcomes for {len(asked)} values")
-    for outcome in outcomes:
-        if not isinstance(outcome, kinds):
-            raise TypeError(f"not an outcome: {outcome!r}")
-    return outcomes
-
-
 def _fetch_outcome(outcome: GetOutcome) -> FetchOutcome:
     match outcome:
         case Hit():
@@ -332,9 +321,3 @@ def _fetch_outcome(outcome: GetOutcome) -> FetchOutcome:
             return "error"
         case _:
             assert_never(outcome)
-
-
-def _write_trouble(outcomes: list[PutOutcome]) -> Trouble | None:
-    """Only silence is. A store that says it cannot take pages may still give those it has."""
-    silent = [outcome for outcome in outcomes if isinstance(outcome, Failed) and outcome.kind == "timeout"]
-    return Trouble("timeout", silent[0].reason) if len(silent) == len(outcomes) else None
