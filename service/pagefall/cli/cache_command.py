@@ -40,7 +40,8 @@ from pagefall.store_tools import (
 )
 from pagefall_storage.errors import StorageConfigError, StorageError
 from pagefall_storage.protocol import StorageBackend, StoredValue
-from pagefall_storage.registry import known_backends, open_backend
+from pagefall_storage.registry import known_backends, member_configs, open_backend
+from pagefall_storage.stacked import Stacked
 
 C = TypeVar("C", bound=msgspec.Struct)
 
@@ -81,12 +82,21 @@ async def _stats(config: StatsConfig) -> int:
 
 
 async def _verify(config: VerifyConfig) -> int:
+    """Of stacked stores each by itself: what is damaged in one may be sound in another."""
+    is_clean = True
     async with _open(config) as backend:
-        values = _selected(await list_contents(backend), config.namespace)
-        with _progress("verifying", len(values)) as advance:
-            verified = await verify_values(backend, values, delete=config.delete, advance=advance)
-    sys.stdout.write(cache_report.verified(verified))
-    return 0 if verified.is_clean else 1
+        everything = await list_contents(backend)
+        names = everything.by_namespace if config.namespace is None else [_resolve(everything, config.namespace)]
+        for member in backend.members if isinstance(backend, Stacked) else (backend,):
+            contents = everything if member is backend else await list_contents(member)
+            values = [value for name in names for value in contents.by_namespace.get(name, ())]
+            with _progress("verifying", len(values)) as advance:
+                verified = await verify_values(member, values, delete=config.delete, advance=advance)
+            if member is not backend:
+                sys.stdout.write(f"{member.description}\n")
+            sys.stdout.write(cache_report.verified(verified))
+            is_clean &= verified.is_clean
+    return 0 if is_clean else 1
 
 
 async def _clear(config: ClearConfig) -> int:
@@ -173,9 +183,10 @@ async def _open(config: StoreConfig) -> AsyncIterator[StorageBackend]:
     given = config.extra_config
     settings = {} if given is None else read_extra_config(Given(given, "--extra-config"))
     check_backend(config.storage_backend, "--storage-backend", known_backends())
-    if config.storage_backend == "file":
-        _refuse_missing_folder(settings.get("path"))
     try:
+        for name, its_settings in member_configs(config.storage_backend, settings):
+            if name == "file":
+                _refuse_missing_folder(its_settings.get("path"))
         backend = await open_backend(config.storage_backend, settings, value_bytes=None)
     except (StorageConfigError, StorageError) as error:
         raise ConfigError(str(error)) from error

@@ -33,10 +33,15 @@ class ClearConfig(StoreConfig, frozen=True, kw_only=True):
 
 
 _STORE = (
-    Flag("storage-backend", "the store: file or an installed plug-in", "NAME"),
+    Flag(
+        "storage-backend",
+        "the store: file, redis, s3 or an installed plug-in, or several as one: file,s3",
+        "NAME[,NAME]",
+    ),
     Flag(
         "extra-config",
-        'the store\'s settings, such as {"path": "/some/folder"}; absent: the folder of PAGEFALL_STORAGE_DIR or '
+        'the store\'s settings, such as {"path": "/some/folder"}, of several {"file": {...}, "s3": {...}}; absent: the '
+        "folder of PAGEFALL_STORAGE_DIR or "
         "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR",
         "JSON|@FILE",
     ),

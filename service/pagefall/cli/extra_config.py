@@ -11,6 +11,7 @@ import msgspec
 from pagefall.cli.flags import nearest
 from pagefall.cli.parser import Given
 from pagefall.errors import ConfigError
+from pagefall_storage.registry import names_in
 
 
 def read_extra_config(given: Given) -> dict[str, Any]:
@@ -39,8 +40,9 @@ def read_extra_config(given: Given) -> dict[str, Any]:
 
 
 def check_backend(name: str, source: str, known: Sequence[str]) -> None:
-    """Raises `ConfigError` for a store whose name is not `known`."""
-    if name not in known:
-        alike = nearest(name, known)
-        hint = f"did you mean {alike}?" if alike else "a plug-in's name is known once it is installed"
-        raise ConfigError(f"{source}: {name!r} is not one of {', '.join(known)}; {hint}")
+    """Raises `ConfigError` for a store whose name is not `known`, alone or among those that are stacked."""
+    for each in names_in(name):
+        if each not in known:
+            alike = nearest(each, known)
+            hint = f"did you mean {alike}?" if alike else "a plug-in's name is known once it is installed"
+            raise ConfigError(f"{source}: {each!r} is not one of {', '.join(known)}; {hint}")

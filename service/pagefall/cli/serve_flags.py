@@ -64,11 +64,16 @@ SERVE_FLAGS = FlagTable(
                 ),
                 Flag(
                     "hicache-storage-backend",
-                    "the store under host memory: file, memory or an installed plug-in; absent: none. The folder of "
-                    'file is its "path", PAGEFALL_STORAGE_DIR or SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR',
-                    "NAME",
+                    "the store under host memory: file, redis, s3, memory or an installed plug-in, or several as one, "
+                    "nearest first: file,s3; absent: none. The folder of file is its "
+                    '"path", PAGEFALL_STORAGE_DIR or SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR',
+                    "NAME[,NAME]",
                 ),
-                Flag("hicache-storage-backend-extra-config", "the store's settings, a JSON object", "JSON|@FILE"),
+                Flag(
+                    "hicache-storage-backend-extra-config",
+                    'the store\'s settings, a JSON object; of several {"file": {...}, "s3": {...}}',
+                    "JSON|@FILE",
+                ),
                 Flag("hicache-storage-prefetch-policy", "how long a request waits for the store; auto: while it gains"),
                 Flag(
                     "hicache-prefetch-threshold",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -15,6 +16,7 @@ from pagefall.model.engine import PagedModel
 from pagefall.model.memory import free_host_memory
 from pagefall.tiers.breaker import CircuitBreaker
 from pagefall.tiers.copier import CpuCopier, PageCopier
+from pagefall.tiers.guarded_member import guarded_stack
 from pagefall.tiers.host_memory import HostMemory
 from pagefall.tiers.manifest import encode_manifest
 from pagefall.tiers.sizing import num_host_pages
@@ -44,8 +46,15 @@ async def open_store(config: TierConfig, *, page_bytes: int) -> StorageBackend |
     if config.hicache_storage_backend is None:
         return None
     extra = msgspec.json.decode(config.hicache_storage_backend_extra_config or "{}", type=dict[str, object])
+    value_bytes = HEADER_BYTES + page_bytes
+    stack = partial(
+        guarded_stack,
+        deadline_seconds=config.hicache_storage_deadline,
+        value_bytes=value_bytes,
+        clock=time.monotonic,
+    )
     try:
-        return await open_backend(config.hicache_storage_backend, extra, value_bytes=HEADER_BYTES + page_bytes)
+        return await open_backend(config.hicache_storage_backend, extra, value_bytes=value_bytes, stack=stack)
     except StorageConfigError as error:
         raise ConfigError(str(error)) from error
 
