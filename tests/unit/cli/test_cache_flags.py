@@ -15,7 +15,7 @@ from pagefall.cli.main import main
         (["stats", "--jsn"], "--jsn: unknown; did you mean --json?"),
         (
             ["stats", "--storage-backend", "fil"],
-            "--storage-backend: 'fil' is not one of file, memory; did you mean file?",
+            "--storage-backend: 'fil' is not one of file, memory, redis, s3; did you mean file?",
         ),
         (["stats", "--extra-config", "/some/folder"], "--extra-config: not valid JSON"),
         (["verify", "--namespace", ""], "--namespace: the value is empty"),
