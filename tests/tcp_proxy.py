@@ -12,7 +12,7 @@ _CHUNK_BYTES = 65536
 
 
 class TcpProxy:
-    """Forwards to `port`. `cut_after`: each connection is reset once so many bytes have come from the server."""
+    """Forwards to `port`. `cut_after`: each connection is reset once so many bytes more have come from the server."""
 
     def __init__(self, port: int) -> None:
         self.cut_after: int | None = None
@@ -38,12 +38,15 @@ class TcpProxy:
     ) -> None:
         num_bytes = 0
         while chunk := await reader.read(_CHUNK_BYTES):
-            if cut is not None and self.cut_after is not None and num_bytes + len(chunk) > self.cut_after:
+            if cut is None or self.cut_after is None:
+                num_bytes = 0
+            elif num_bytes + len(chunk) > self.cut_after:
                 writer.write(chunk[: self.cut_after - num_bytes])
                 await writer.drain()
                 _reset(cut)
                 raise ConnectionResetError("cut")
-            num_bytes += len(chunk)
+            else:
+                num_bytes += len(chunk)
             writer.write(chunk)
             await writer.drain()
         raise ConnectionResetError("the end")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 import torch
@@ -15,7 +16,10 @@ from tests.tiny_models import make_tiny, make_tiny_tokenizer
 
 from pagefall.actors.runner import DeviceThread
 
-Truth = Callable[[TokenList], TokenList]
+
+class Truth(Protocol):
+    def __call__(self, prompt: TokenList, num_tokens: int = NUM_ANSWER_TOKENS, /) -> TokenList:
+        """The greedy answer to a prompt, computed without any cache of ours."""
 
 
 @pytest.fixture(scope="session")
@@ -41,11 +45,9 @@ def loaded(checkpoint: Path, thread: DeviceThread) -> LoadedModel:
 
 @pytest.fixture(scope="session")
 def truth(checkpoint: Path) -> Truth:
-    """The greedy answer to a prompt, computed without any cache of ours."""
-
     @cache
-    def answer(prompt: TokenList) -> TokenList:
-        return greedy_by_transformers(checkpoint, [prompt], NUM_ANSWER_TOKENS)[0]
+    def answer(prompt: TokenList, num_tokens: int = NUM_ANSWER_TOKENS) -> TokenList:
+        return greedy_by_transformers(checkpoint, [prompt], num_tokens)[0]
 
     return answer
 

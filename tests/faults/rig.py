@@ -107,14 +107,19 @@ class Engine:
         self._engine = engine
 
     async def ask(
-        self, prompt: TokenList, *, cache_salt: str = "", on_tokens: Callable[[int], None] = lambda _: None
+        self,
+        prompt: TokenList,
+        *,
+        cache_salt: str = "",
+        num_tokens: int = NUM_ANSWER_TOKENS,
+        on_tokens: Callable[[int], None] = lambda _: None,
     ) -> Answer:
-        """A greedy answer of `NUM_ANSWER_TOKENS`. `on_tokens` is told of so many more of them as they come."""
+        """A greedy answer of `num_tokens`. `on_tokens` is told of so many more of them as they come."""
         request = GenerateRequest(
             request_id=RequestId(f"fault-{next(_ids)}"),
             prompt=TokenPrompt(prompt),
             sampling=SamplingParams(temperature=0.0),
-            max_tokens=NUM_ANSWER_TOKENS,
+            max_tokens=num_tokens,
             ignore_eos=True,
             cache_salt=cache_salt,
         )
