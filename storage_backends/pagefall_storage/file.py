@@ -19,6 +19,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from pagefall_storage.about import described
 from pagefall_storage.config import ByteSize, parse_config
 from pagefall_storage.errors import StorageConfigError, StorageError
 from pagefall_storage.file_index import Index, LruValues
@@ -65,6 +66,7 @@ class FileConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_threads: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
 
 
+@described(config_type=FileConfig, capabilities={"durable", "shared", "evicts", "last_used"})
 async def open_file(config: Mapping[str, object], *, value_bytes: int | None) -> FileBackend:
     """The factory of the backend `file`. Raises `StorageConfigError`, and `StorageError` if the disk is not well."""
     parsed = parse_config(config, FileConfig, where='storage backend "file"')

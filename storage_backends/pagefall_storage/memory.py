@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import msgspec
 
+from pagefall_storage.about import described
 from pagefall_storage.config import ByteSize, parse_config
 from pagefall_storage.errors import StorageConfigError
 from pagefall_storage.keys import check_keys
@@ -31,6 +32,7 @@ class MemoryConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: ByteSize | None = None
 
 
+@described(config_type=MemoryConfig, capabilities={"evicts"})
 async def open_memory(config: Mapping[str, object], *, value_bytes: int | None) -> MemoryBackend:
     """The factory of the backend `memory`. Raises `StorageConfigError`."""
     max_bytes = parse_config(config, MemoryConfig, where='storage backend "memory"').max_bytes

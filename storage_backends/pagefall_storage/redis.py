@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from pagefall_storage.about import described
 from pagefall_storage.errors import StorageError
 from pagefall_storage.keys import check_keys, is_key
 from pagefall_storage.operations import Operations, Stop
@@ -32,7 +33,7 @@ from pagefall_storage.protocol import (
 )
 from pagefall_storage.redis_cluster import Cluster
 from pagefall_storage.redis_commands import command, set_commands
-from pagefall_storage.redis_config import ClusterTarget, RedisSettings, describe, parse_redis_config
+from pagefall_storage.redis_config import ClusterTarget, RedisConfig, RedisSettings, describe, parse_redis_config
 from pagefall_storage.redis_listing import list_values, read_info
 from pagefall_storage.redis_replies import Replies, ReplyError, Values
 from pagefall_storage.redis_servers import RedisUnavailableError, Server, Servers, server_for
@@ -49,6 +50,7 @@ _CLOSED: Final = "the store was closed meanwhile"
 _READ_ONLY: Final = "the store is used read-only"
 
 
+@described(config_type=RedisConfig, capabilities={"durable", "shared", "evicts", "last_used"})
 async def open_redis(config: Mapping[str, object], *, value_bytes: int | None) -> RedisBackend:
     """The factory of the backend `redis`. Raises `StorageConfigError`. Connects to nothing yet."""
     return RedisBackend(parse_redis_config(config))

@@ -86,7 +86,7 @@ async def open_backend(
     configuration that cannot be used.
     """
     members = member_configs(name, extra_config)
-    factories = [_load(_find(each)) for each, _ in members]
+    factories = [load(find(each)) for each, _ in members]
     opened: list[StorageBackend] = []
     try:
         for factory, (_, config) in zip(factories, members, strict=True):
@@ -109,20 +109,28 @@ async def _open(factory: BackendFactory, extra_config: Mapping[str, object], val
     return Throttled(await factory(config, value_bytes=value_bytes), link)
 
 
-def _find(name: str) -> EntryPoint:
-    if name in _BUILT_IN:
-        return EntryPoint(name, _BUILT_IN[name], ENTRY_POINT_GROUP)
-    match tuple(entry_points(group=ENTRY_POINT_GROUP, name=name)):
-        case (found,):
-            return found
-        case ():
+def candidates(name: str) -> list[EntryPoint]:
+    """Whatever is called `name`: the built-in backend, then plug-ins. Imports nothing."""
+    built_in = [EntryPoint(name, _BUILT_IN[name], ENTRY_POINT_GROUP)] if name in _BUILT_IN else []
+    return [*built_in, *entry_points(group=ENTRY_POINT_GROUP, name=name)]
+
+
+def find(name: str) -> EntryPoint:
+    """The backend that `name` stands for. A built-in one wins. Raises `UnknownBackendError`. Imports nothing."""
+    match candidates(name):
+        case []:
             raise UnknownBackendError(f'unknown storage backend "{name}"; known: {", ".join(known_backends())}')
+        case [found]:
+            return found
+        case [EntryPoint(dist=None) as built_in, *_]:
+            return built_in
         case several:
             names = ", ".join(_provider(found) for found in several)
             raise UnknownBackendError(f'several distributions provide the storage backend "{name}": {names}')
 
 
-def _load(found: EntryPoint) -> BackendFactory:
+def load(found: EntryPoint) -> BackendFactory:
+    """Imports it. Raises `StorageConfigError` naming the distribution if that fails, however it does."""
     try:
         return cast("BackendFactory", found.load())
     except Exception as error:

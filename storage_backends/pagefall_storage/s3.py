@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
+from pagefall_storage.about import described
 from pagefall_storage.errors import StorageConfigError, StorageError
 from pagefall_storage.keys import check_keys
 from pagefall_storage.operations import Operations, Stop
@@ -32,6 +33,7 @@ _SETTLE_SECONDS: Final = 1.0
 """A cancelled write waits so long for the requests under way, so that what it did can be seen; then it leaves them."""
 
 
+@described(config_type=S3Config, capabilities={"durable", "shared"})
 async def open_s3(config: Mapping[str, object], *, value_bytes: int | None) -> S3Backend:
     """The factory of the backend `s3`. Asks the store for nothing: it may be down. Raises `StorageConfigError`."""
     del value_bytes  # objects may have any length
