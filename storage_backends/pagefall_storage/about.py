@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, TypeVar, get_args
 import msgspec
 
 Capability = Literal["durable", "shared", "evicts", "last_used"]
-"""durable: values outlive the process. shared: several servers may have it open at once. evicts: it makes room by itself
-when it is full. last_used: `scan` tells when a value was used last.
+"""durable: values outlive the process. shared: several servers may have it open at once. evicts: it makes room by
+itself when it is full. last_used: `scan` tells when a value was used last.
 """
 
 FactoryT = TypeVar("FactoryT", bound=Callable[..., object])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -41,6 +41,19 @@ def parse_config(config: Mapping[str, object], type: type[StructT], *, where: st
         return msgspec.convert(config, type, dec_hook=_decode)
     except msgspec.ValidationError as error:
         raise StorageConfigError(f"{where}: {error}") from error
+
+
+def config_schema(type: type[msgspec.Struct]) -> dict[str, Any]:
+    """The JSON Schema of what `parse_config` takes for `type`; its "description" is the docstring."""
+    _, definitions = msgspec.json.schema_components([type], schema_hook=_schema, ref_template="#/$defs/{name}")
+    schema = definitions.pop(type.__name__)
+    return {**schema, "additionalProperties": False, **({"$defs": definitions} if definitions else {})}
+
+
+def _schema(type: type) -> dict[str, Any]:
+    if type is not ByteSize:
+        raise NotImplementedError(f"no schema for a {type.__name__}")
+    return {"title": "bytes", "type": ["integer", "string"], "minimum": 0, "pattern": _SIZE.pattern}
 
 
 def _decode(type: type, value: object) -> object:
