@@ -16,15 +16,15 @@ import httpx
 
 
 class RealServer:
-    """Ready to serve from its construction on. `log_path`: where its standard error goes."""
+    """Ready to serve from its construction on. `log_path`: where its standard error goes. `python` runs it."""
 
-    def __init__(self, log_path: Path, *flags: str) -> None:
+    def __init__(self, log_path: Path, *flags: str, python: str = sys.executable) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.host, self.port = probe.getsockname()
         self.url = f"http://{self.host}:{self.port}"
         self._log_path = log_path
-        command = [sys.executable, "-m", "pagefall", "serve", "--host", self.host, "--port", str(self.port), *flags]
+        command = [python, "-m", "pagefall", "serve", "--host", self.host, "--port", str(self.port), *flags]
         # Nobody listens on port 1: whoever asks the model hub for anything is heard in the log.
         environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:1"}
         with log_path.open("w") as log:
@@ -60,9 +60,9 @@ class RealServer:
 
 
 @contextmanager
-def real_server(folder: Path, *flags: str) -> Iterator[RealServer]:
+def real_server(folder: Path, *flags: str, python: str = sys.executable) -> Iterator[RealServer]:
     """Its log is in `folder`. Leaving it ends the server, with status 0."""
-    server = RealServer(folder / "server.log", *flags)
+    server = RealServer(folder / "server.log", *flags, python=python)
     try:
         yield server
     finally:

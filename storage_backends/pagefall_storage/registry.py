@@ -13,14 +13,14 @@ Several names with commas between them, `file,s3`, are one store: nearest first 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, Protocol, cast
 
 from pagefall_storage.config import parse_config
 from pagefall_storage.errors import StorageConfigError, UnknownBackendError
 from pagefall_storage.protocol import StorageBackend
-from pagefall_storage.stacked import Stacked
+from pagefall_storage.stacked import Stacked, Verify
 from pagefall_storage.throttle import ThrottleConfig, Throttled
 
 ENTRY_POINT_GROUP: Final = "pagefall.storage_backends"
@@ -73,17 +73,13 @@ def member_configs(name: str, extra_config: Mapping[str, object]) -> list[tuple[
 
 
 async def open_backend(
-    name: str,
-    extra_config: Mapping[str, object],
-    *,
-    value_bytes: int | None,
-    stack: Callable[[Sequence[StorageBackend]], StorageBackend] = Stacked,
+    name: str, extra_config: Mapping[str, object], *, value_bytes: int | None, verify: Verify | None = None
 ) -> StorageBackend:
-    """Opens the backend `name`, ready for use. Of several with commas between them, `stack` makes one.
+    """Opens the backend `name`, ready for use; of several with commas between them a `Stacked`, which uses `verify`.
 
     The field `throttle` of `extra_config` is not the backend's: it puts any of them behind a slower link (see
-    `throttle.ThrottleConfig`). Raises `StorageConfigError`: an unknown name, a plug-in that cannot be loaded, or a
-    configuration that cannot be used.
+    `throttle.ThrottleConfig`). Raises `UnknownBackendError` for an unknown name and a plug-in that cannot be loaded,
+    `StorageConfigError` for a configuration that cannot be used, and what else the backend's factory raises.
     """
     members = member_configs(name, extra_config)
     factories = [load(find(each)) for each, _ in members]
@@ -95,7 +91,7 @@ async def open_backend(
         for backend in opened:
             await backend.aclose()
         raise
-    return opened[0] if len(opened) == 1 else stack(opened)
+    return opened[0] if len(opened) == 1 else Stacked(opened, verify=verify)
 
 
 async def _open(factory: BackendFactory, extra_config: Mapping[str, object], value_bytes: int | None) -> StorageBackend:

@@ -11,6 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -80,18 +81,20 @@ class Fills:
         fills: defaultdict[int, _Fill] = defaultdict(_Fill)
         num_bytes = 0
         for read in reads:
-            value = None
+            lacking = [rank for rank, outcome in enumerate(read.outcomes) if isinstance(outcome, Miss | Corrupt)]
             room = _MAX_WAITING_BYTES - self._num_waiting_bytes - num_bytes
-            if read.is_hit and len(read.outcomes) > 1 and read.buffer.nbytes <= room:
+            value = None
+            if lacking and read.is_hit and read.buffer.nbytes <= room:
                 value = memoryview(bytes(read.buffer))
                 num_bytes += value.nbytes
-            for rank, outcome in enumerate(read.outcomes):
-                if isinstance(outcome, Corrupt) and (read.is_hit or read.is_unclear):
+            for rank in lacking:
+                if isinstance(read.outcomes[rank], Corrupt) and (read.is_hit or read.is_unclear):
                     fills[rank].damaged.append(read.key)
-                if isinstance(outcome, Corrupt | Miss) and value is not None:
+                if value is not None:
                     fills[rank].items.append(PutItem(read.key, value))
         if fills:
-            self._start(self._fill(fills, num_bytes))
+            self._num_waiting_bytes += num_bytes
+            self._start(self._fill(fills), partial(self._no_longer_waiting, num_bytes))
 
     def owe(self, rank: int, key: Key, num_bytes: int) -> None:
         """The member could not take the value, another did. Of too many the longest owed are forgotten."""
@@ -104,7 +107,7 @@ class Fills:
         """The member takes values: begins to give it what it is owed, if anything."""
         if self._owed[rank] and rank not in self._paying and self._may_fill(self.generation):
             self._paying.add(rank)
-            self._start(self._pay(rank))
+            self._start(self._pay(rank), partial(self._paying.discard, rank))
 
     @asynccontextmanager
     async def none_while_deleting(self, keys: Sequence[Key]) -> AsyncIterator[None]:
@@ -136,35 +139,31 @@ class Fills:
     def _may_fill(self, since: int) -> bool:
         return not self._is_closed and not self._num_deleting and self.generation == since
 
-    async def _fill(self, fills: Mapping[int, _Fill], num_bytes: int) -> None:
-        self._num_waiting_bytes += num_bytes
-        try:
-            for rank, fill in fills.items():
-                try:
-                    if fill.damaged:
-                        await self._members[rank].delete(fill.damaged)
-                except StorageError as error:
-                    logger.debug("damaged values stay in %s: %s", self._members[rank].description, error)
-                    continue
-                await self._members[rank].put(fill.items)
-        finally:
-            self._num_waiting_bytes -= num_bytes
+    async def _fill(self, fills: Mapping[int, _Fill]) -> None:
+        for rank, fill in fills.items():
+            member = self._members[rank]
+            try:
+                if fill.damaged:
+                    await member.delete(fill.damaged)
+            except StorageError as error:
+                logger.debug("damaged values stay in %s: %s", member.description, error)
+            else:
+                await member.put(fill.items)
 
     async def _pay(self, rank: int) -> None:
+        """Rests after each batch for as long as that took: those who read come first."""
         owed = self._owed[rank]
-        try:
-            while batch := dict(islice(owed.items(), _PAID_AT_ONCE)):
-                for key in batch:
-                    del owed[key]
-                items = await self._read_elsewhere(rank, batch)
-                outcomes = await self._members[rank].put(items)
-                refused = [item for item, o in zip(items, outcomes, strict=True) if isinstance(o, Failed)]
-                for item in refused:
-                    self.owe(rank, item.key, item.value.nbytes)
-                if refused:
-                    return
-        finally:
-            self._paying.discard(rank)
+        clock = asyncio.get_running_loop().time
+        while batch := dict(islice(owed.items(), _PAID_AT_ONCE)):
+            started = clock()
+            items = await self._read_elsewhere(rank, batch)
+            outcomes = await self._members[rank].put(items)
+            refused = {item.key for item, each in zip(items, outcomes, strict=True) if isinstance(each, Failed)}
+            for key in batch.keys() - refused:  # stored now, or gone everywhere
+                owed.pop(key, None)
+            if refused:
+                return
+            await asyncio.sleep(clock() - started)
 
     async def _read_elsewhere(self, rank: int, lengths: Mapping[Key, int]) -> list[PutItem]:
         """Those of the values that another member still has."""
@@ -180,15 +179,19 @@ class Fills:
                     del missing[key]
         return found
 
-    def _start(self, fill: Coroutine[Any, Any, None]) -> None:
-        def forget(done: asyncio.Task[None]) -> None:
+    def _no_longer_waiting(self, num_bytes: int) -> None:
+        self._num_waiting_bytes -= num_bytes
+
+    def _start(self, fill: Coroutine[Any, Any, None], when_done: Callable[[], None]) -> None:
+        def end(done: asyncio.Task[None]) -> None:
             self._tasks.discard(done)
+            when_done()
             if not done.cancelled() and (error := done.exception()) is not None:
                 logger.error("a bug in a member of a stacked store", exc_info=error)
 
         task = asyncio.create_task(fill)
         self._tasks.add(task)
-        task.add_done_callback(forget)
+        task.add_done_callback(end)
 
     async def _end_tasks(self) -> None:
         for task in self._tasks:

@@ -105,6 +105,10 @@ def run_cache(words: list[str], store: str) -> None:
     assert main(["cache", *(word.replace(README_STORE, store) for word in words)]) == 0
 
 
+def run_backends(words: list[str], _: str) -> None:
+    assert main(["backends", *words]) == 0
+
+
 def run_bench_engine(words: list[str], server_url: str) -> None:
     quick = ["--repeats", "1", "--scenarios", "ttft", "--prompt-tokens", "64"]
     assert main(["bench", "engine", *words, *quick, "--url", server_url]) == 0
@@ -126,6 +130,7 @@ RUNNERS: dict[str, Runner] = {
     "make": run_make,
     "pip install": run_pip_install,
     ".venv/bin/pagefall serve": run_serve,
+    ".venv/bin/pagefall backends": run_backends,
     ".venv/bin/pagefall bench control-plane": run_bench_control_plane,
 }
 RUNNERS_WITH_STORE: dict[str, Runner] = {".venv/bin/pagefall cache": run_cache}

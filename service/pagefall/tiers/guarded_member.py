@@ -1,8 +1,5 @@
-"""Members of a stacked store, each behind its own deadline and breaker: one that is slow, silent or broken costs the
-others its deadline once, and then nothing until a probe finds it well.
-
-The stack as a whole stands behind the client's guard like any store, with the deadline that the user gave. So that one
-operation has time for every member, each gets its share of it.
+"""A member of a stacked store, behind its own deadline and breaker: one that is slow, silent or broken costs the others
+its deadline once, and then nothing until a probe finds it well.
 """
 
 from __future__ import annotations
@@ -12,9 +9,8 @@ import operator
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from pagefall.tiers.breaker import CircuitBreaker, Operation
+from pagefall.tiers.breaker import Operation
 from pagefall.tiers.guarded_store import GuardedStore, Trouble, Unanswered, one_each, read_trouble, write_trouble
-from pagefall.tiers.values import check_value
 from pagefall_storage.errors import StorageError
 from pagefall_storage.protocol import (
     Failed,
@@ -22,32 +18,11 @@ from pagefall_storage.protocol import (
     Key,
     PutItem,
     PutOutcome,
-    StorageBackend,
     StoredValue,
     Usage,
 )
-from pagefall_storage.stacked import Stacked
 
 T = TypeVar("T")
-
-
-def guarded_stack(
-    members: Sequence[StorageBackend], *, deadline_seconds: float, value_bytes: int, clock: Callable[[], float]
-) -> Stacked:
-    """The stack of `members`, whose operations take `deadline_seconds` at most unless a member lets go of nothing."""
-    guarded = [
-        GuardedMember(
-            GuardedStore(
-                member,
-                CircuitBreaker(),
-                deadline_seconds=deadline_seconds / len(members),
-                value_bytes=value_bytes,
-                clock=clock,
-            )
-        )
-        for member in members
-    ]
-    return Stacked(guarded, verify=check_value)
 
 
 class GuardedMember:
@@ -75,7 +50,7 @@ class GuardedMember:
                 raise ValueError(f"contains: {num_present} of {len(keys)} keys")
             return num_present
 
-        return _answered(await self._call(contains, "lookup", keys[0]))
+        return _answered(await self._store.call(contains, kind="lookup", key=keys[0]))
 
     async def get(self, keys: Sequence[Key], into: Sequence[memoryview]) -> list[GetOutcome]:
         if not keys:
@@ -84,7 +59,7 @@ class GuardedMember:
         async def get() -> list[GetOutcome]:
             return one_each(await self._backend.get(keys, into), keys, GetOutcome)
 
-        read = await self._call(get, "read", keys[0], judge=read_trouble)
+        read = await self._lend(get, "read", keys[0], read_trouble)
         return [_failure(read) for _ in keys] if isinstance(read, Unanswered) else read
 
     async def put(self, items: Sequence[PutItem]) -> list[PutOutcome]:
@@ -94,11 +69,13 @@ class GuardedMember:
         async def put() -> list[PutOutcome]:
             return one_each(await self._backend.put(items), items, PutOutcome)
 
-        written = await self._call(put, "write", items[0].key, judge=write_trouble)
+        written = await self._lend(put, "write", items[0].key, write_trouble)
         return [_failure(written) for _ in items] if isinstance(written, Unanswered) else written
 
     async def delete(self, keys: Sequence[Key]) -> int:
-        return _answered(await self._call(lambda: self._backend.delete(keys), "write", keys[0])) if keys else 0
+        if not keys:
+            return 0
+        return _answered(await self._store.call(lambda: self._backend.delete(keys), kind="write", key=keys[0]))
 
     def scan(self) -> AsyncIterator[StoredValue]:
         return self._backend.scan()
@@ -109,12 +86,12 @@ class GuardedMember:
     async def aclose(self) -> None:
         await self._store.aclose()
 
-    async def _call(
+    async def _lend(
         self,
         operation: Callable[[], Coroutine[Any, Any, T]],
         kind: Operation,
         key: Key,
-        judge: Callable[[T], Trouble | None] = lambda _: None,
+        judge: Callable[[T], Trouble | None],
     ) -> T | Unanswered:
         """Returns, or is cancelled, once the store uses none of the operation's memory any more."""
         under_way: list[asyncio.Future[Any]] = []

@@ -5,34 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.unit.storage_backends.plug_ins import PLUG_IN, install
 
 from pagefall_storage.errors import StorageConfigError, UnknownBackendError
 from pagefall_storage.memory import MemoryBackend
 from pagefall_storage.registry import known_backends, open_backend
+from pagefall_storage.stacked import Stacked
 from pagefall_storage.throttle import Throttled
 
 pytestmark = pytest.mark.anyio
-
-PLUG_IN = """
-from pagefall_storage.memory import MemoryBackend
-
-class Mine(MemoryBackend):
-    pass
-
-async def open_mine(config, *, value_bytes):
-    store = Mine()
-    store.opened_with = (dict(config), value_bytes)
-    return store
-"""
-
-
-def install(folder: Path, distribution: str, module: str, source: str, *, name: str = "mine") -> None:
-    """What a package manager leaves of a distribution with one module and one entry point."""
-    (folder / f"{module}.py").write_text(source)
-    info = folder / f"{distribution.replace('-', '_')}-1.5.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.5\n")
-    (info / "entry_points.txt").write_text(f"[pagefall.storage_backends]\n{name} = {module}:open_mine\n")
 
 
 def test_built_in_backends_and_plug_ins_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,3 +92,44 @@ async def test_throttle_puts_any_backend_behind_a_link() -> None:
 async def test_a_throttle_that_makes_no_sense_is_refused(throttle: object, message: str) -> None:
     with pytest.raises(StorageConfigError, match=message):
         await open_backend("memory", {"throttle": throttle}, value_bytes=None)
+
+
+async def test_names_with_commas_are_one_store_nearest_first(tmp_path: Path) -> None:
+    file = {"path": str(tmp_path), "min_free_bytes": 0, "throttle": {"latency_seconds": 0.1}}
+    config = {"file": file, "memory": {"max_bytes": "1kB"}}
+    store = await open_backend("memory, file", config, value_bytes=None)
+    assert isinstance(store, Stacked)
+    assert store.description.startswith("memory of this process, up to 1000 bytes, then files in ")
+    assert isinstance(store.members[1], Throttled)
+    await store.aclose()
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "message"),
+    [
+        ("file,nope", {}, r'unknown storage backend "nope"; known: .*file.*memory'),
+        ("file,", {}, 'unknown storage backend ""'),
+        ("memory,memory", {}, "each may be there once"),
+        ("file,memory", {"path": "/x"}, r'"path" is none of them; write \{"file": \{...\}, "memory": \{...\}\}'),
+        ("file,memory", {"memory": 3}, 'the settings of "memory" are not an object'),
+        ("memory,file", {"file": {"pth": 1}}, 'storage backend "file": unknown field "pth"'),
+    ],
+)
+async def test_a_stack_that_makes_no_sense_is_refused(name: str, config: dict[str, object], message: str) -> None:
+    with pytest.raises(StorageConfigError, match=message):
+        await open_backend(name, config, value_bytes=None)
+
+
+async def test_members_opened_already_are_closed_when_a_later_one_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+
+    async def note(store: MemoryBackend) -> None:
+        closed.append(store)
+
+    monkeypatch.setattr(MemoryBackend, "aclose", note)
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageConfigError):
+        await open_backend("memory,file", {"file": {"path": str(tmp_path / "file")}}, value_bytes=None)
+    assert len(closed) == 1
