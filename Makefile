@@ -16,7 +16,7 @@ EMBEDDED = $(shell sed -n 's/^embedded = \["\(.*\)"\]$$/\1/p' pyproject.toml)
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-test install-demo serve demo test check fmt docs clean \
-	bench-engine bench-multi-turn bench-shared-prefix bench-storage-hit bench-control-plane
+	bench-engine bench-multi-turn bench-shared-prefix bench-storage-hit bench-transfers bench-control-plane
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -54,8 +54,11 @@ bench-multi-turn: install ## conversations that grow, tiers on against off (ARGS
 bench-shared-prefix: install ## questions under few system prompts, prefix cache on against off
 	$(VENV)/bin/pagefall bench shared-prefix $(ARGS)
 
-bench-storage-hit: install ## hits in a file store against cold starts (ARGS="--bytes-per-second 20e6")
+bench-storage-hit: install ## hits in a store against cold starts (ARGS="--backend redis --extra-config @FILE")
 	$(VENV)/bin/pagefall bench storage-hit $(ARGS)
+
+bench-transfers: install ## pages to a store and back, and how late the event loop is (ARGS="--backend s3 ...")
+	$(VENV)/bin/pagefall bench transfers $(ARGS)
 
 bench-control-plane: install ## time scheduler and prefix cache without a model
 	$(VENV)/bin/pagefall bench control-plane $(ARGS)

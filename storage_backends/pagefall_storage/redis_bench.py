@@ -16,20 +16,17 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from itertools import count
 from statistics import median, quantiles
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 from redis.asyncio import Redis
 
+from pagefall_storage.loop_lag import watched_loop
 from pagefall_storage.protocol import Hit, Key, PutItem, Stored
 from pagefall_storage.redis import RedisBackend, open_redis
 
 ItemT = TypeVar("ItemT")
-
-_LAG_SECONDS: Final = 0.001
 
 
 class RedisBenchConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,20 +160,10 @@ async def _take_turns(call: Callable[[ItemT], Awaitable[None]], items: Sequence[
 
 
 async def _timed(run: Callable[[], Awaitable[None]], lags: list[float]) -> _Timing:
-    async def watch() -> None:
-        for _ in count():
-            asked_at = time.perf_counter()
-            await asyncio.sleep(_LAG_SECONDS)
-            lags.append(time.perf_counter() - asked_at - _LAG_SECONDS)
-
-    watching = asyncio.create_task(watch())
-    started_at, cpu_before = time.perf_counter(), time.process_time()
-    await run()
-    timing = _Timing(time.perf_counter() - started_at, time.process_time() - cpu_before)
-    watching.cancel()
-    with suppress(asyncio.CancelledError):
-        await watching
-    return timing
+    async with watched_loop(lags):
+        started_at, cpu_before = time.perf_counter(), time.process_time()
+        await run()
+        return _Timing(time.perf_counter() - started_at, time.process_time() - cpu_before)
 
 
 def main() -> int:

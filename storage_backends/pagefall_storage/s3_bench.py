@@ -16,20 +16,17 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from itertools import count
 from statistics import median, quantiles
-from typing import Any, Final
+from typing import Any
 
 import boto3
 import msgspec
 from botocore.config import Config
 
+from pagefall_storage.loop_lag import watched_loop
 from pagefall_storage.protocol import Hit, Key, PutItem, Stored
 from pagefall_storage.s3 import S3Backend, open_s3
 from pagefall_storage.s3_config import S3Config, parse_s3_config
-
-_LAG_SECONDS: Final = 0.001
 
 
 class S3BenchConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,20 +155,10 @@ class _Store:
 
 
 async def _timed(run: Callable[[], Awaitable[None]], lags: list[float]) -> float:
-    async def watch() -> None:
-        for _ in count():
-            asked_at = time.perf_counter()
-            await asyncio.sleep(_LAG_SECONDS)
-            lags.append(time.perf_counter() - asked_at - _LAG_SECONDS)
-
-    watching = asyncio.create_task(watch())
-    started_at = time.perf_counter()
-    await run()
-    seconds = time.perf_counter() - started_at
-    watching.cancel()
-    with suppress(asyncio.CancelledError):
-        await watching
-    return seconds
+    async with watched_loop(lags):
+        started_at = time.perf_counter()
+        await run()
+        return time.perf_counter() - started_at
 
 
 def main() -> int:

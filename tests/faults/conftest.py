@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Protocol
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.engine_rig import greedy_by_transformers
 from tests.faults.names import Names
 from tests.faults.rig import NUM_ANSWER_TOKENS, LoadedModel, TokenList
@@ -50,6 +52,16 @@ def truth(checkpoint: Path) -> Truth:
         return greedy_by_transformers(checkpoint, [prompt], num_tokens)[0]
 
     return answer
+
+
+@pytest.fixture(scope="session")
+def other_checkpoint(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same under the same name, but for one number of its weights."""
+    other = shutil.copytree(checkpoint, tmp_path_factory.mktemp("other-weights") / checkpoint.name)
+    weights = load_file(other / "model.safetensors")
+    weights["model.layers.0.self_attn.v_proj.weight"][0, 0] += 8.0
+    save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+    return other
 
 
 @pytest.fixture

@@ -31,7 +31,12 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 @asynccontextmanager
 async def redis_under_load(
-    loaded: LoadedModel, truth: Truth, server: RedisServer | None, *, deadline_seconds: float = 10.0, **config: object
+    loaded: LoadedModel,
+    truth: Truth,
+    server: RedisServer | None,
+    *,
+    deadline_seconds: float = 5 * DEADLINE_SECONDS,
+    **config: object,
 ) -> AsyncIterator[Scene]:
     async with (
         open_store(server, **config) as store,

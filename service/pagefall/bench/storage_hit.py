@@ -1,7 +1,8 @@
 """`pagefall bench storage-hit`: is a hit in a lower tier ever slower than none, for the request and for its neighbours?
 
-Servers are started one after the other: one without tiers (cold), one that fills a file store, and one on that store,
-throttled if asked to be, whose device and host memory know nothing yet.
+Servers are started one after the other: one without tiers (cold), one that fills the store, and one on that store,
+throttled if asked to be, whose device and host memory know nothing yet. Prompts are new in each run, so that nothing of
+them is in a store that others use; what the run left in such a store stays there.
 """
 
 from __future__ import annotations
@@ -34,13 +35,16 @@ _HOST_RATIO: Final = 4.0
 
 
 class StorageHitConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`serve_flags` go to every server, `tier_flags` to those with tiers. `bytes_per_second` and `latency_seconds`
-    None: the store is as fast as it is.
+    """`backend` and `extra_config`, a JSON object as text, are the store's; without the latter a file store is a folder
+    that goes when the run ends. `serve_flags` go to every server, `tier_flags` to those with tiers. `bytes_per_second`
+    and `latency_seconds` None: the store is as fast as it is.
     """
 
     cases: tuple[CaseName, ...] = ("storage", "host")
     tokens: int = 4_096
     repeats: int = 3
+    backend: str = "file"
+    extra_config: str | None = None
     bytes_per_second: float | None = None
     latency_seconds: float | None = None
     stream_tokens: int = 64
@@ -83,13 +87,15 @@ async def _run(config: StorageHitConfig) -> None:
         measured = await _measure(config, Path(store))
     tables = [figures for figures in (storage_figures(measured), host_figures(measured)) if figures]
     throttle = ", ".join(f"{name} {value:g}" for name, value in throttle_setting(config).items())
-    sys.stdout.write(f"{config.tokens:,} tokens, {config.repeats} repeats, throttle: {throttle or 'none'}\n")
+    what = f"{config.tokens:,} tokens, {config.repeats} repeats"
+    sys.stdout.write(f"{what}, store: {config.backend}, throttle: {throttle or 'none'}\n")
     for figures in tables:
         sys.stdout.write(f"\n{table(figures, list(figures[0].samples))}")
     if config.json is not None:
         figures = [figure for figures in tables for figure in figures]
         targets = {target: target for figure in figures for target in figure.samples}
-        await anyio.Path(config.json).write_bytes(to_json(figures, targets, config, reads=measured))
+        shown = msgspec.structs.replace(config, extra_config=None)  # there may be a password in it
+        await anyio.Path(config.json).write_bytes(to_json(figures, targets, shown, reads=measured))
 
 
 async def _measure(config: StorageHitConfig, store: Path) -> Measured:
@@ -99,7 +105,7 @@ async def _measure(config: StorageHitConfig, store: Path) -> Measured:
     if "storage" in config.cases:
         async with _server("cold", plain_flags(config), store) as client:
             measured = msgspec.structs.replace(measured, cold=await _reads(client, config, alone, beside))
-    async with _server("fill", tier_flags(config, store, throttle={}), store) as client:
+    async with _server_on_the_store("fill", config, store, throttle={}) as client:
         if "host" in config.cases:
             device, host = await _device_and_host(client, config, alone)
             measured = msgspec.structs.replace(measured, device=device, host=host)
@@ -107,10 +113,20 @@ async def _measure(config: StorageHitConfig, store: Path) -> Measured:
             for prompt in (*alone, *beside):
                 await client.stream(prompt, max_tokens=1)
     if "storage" in config.cases:
-        flags = tier_flags(config, store, throttle=throttle_setting(config))
-        async with _server("storage", flags, store) as client:
+        async with _server_on_the_store("storage", config, store, throttle=throttle_setting(config)) as client:
             measured = msgspec.structs.replace(measured, storage=await _reads(client, config, alone, beside))
     return measured
+
+
+@asynccontextmanager
+async def _server_on_the_store(
+    label: str, config: StorageHitConfig, folder: Path, *, throttle: dict[str, float]
+) -> AsyncIterator[CompletionClient]:
+    """Its settings go by a file: everybody can read a command line."""
+    settings = folder / f"{label}.json"
+    settings.write_bytes(msgspec.json.encode(store_settings(config, folder, throttle=throttle)))
+    async with _server(label, tier_flags(config, settings), folder) as client:
+        yield client
 
 
 @asynccontextmanager
@@ -162,16 +178,25 @@ def plain_flags(config: StorageHitConfig) -> list[str]:
     return ["--max-total-tokens", str(pool_tokens(config)), *split_flags("serve-flags", config.serve_flags)]
 
 
-def tier_flags(config: StorageHitConfig, store: Path, *, throttle: dict[str, float]) -> list[str]:
-    extra: dict[str, Any] = {"path": str(store / "pages")} | ({"throttle": throttle} if throttle else {})
+def tier_flags(config: StorageHitConfig, settings: Path) -> list[str]:
+    """`settings` is a file with those of the store."""
     return [
         *plain_flags(config),
         "--enable-hierarchical-cache",
         *("--hicache-ratio", str(_HOST_RATIO)),
-        *("--hicache-storage-backend", "file"),
-        *("--hicache-storage-backend-extra-config", msgspec.json.encode(extra).decode()),
+        *("--hicache-storage-backend", config.backend),
+        *("--hicache-storage-backend-extra-config", f"@{settings}"),
         *split_flags("tier-flags", config.tier_flags),
     ]
+
+
+def store_settings(config: StorageHitConfig, folder: Path, *, throttle: dict[str, float]) -> dict[str, Any]:
+    """Those given, or else of a store in `folder`, and the throttle if there is any."""
+    if config.extra_config is not None:
+        settings = msgspec.json.decode(config.extra_config, type=dict[str, Any])
+    else:
+        settings = {"path": str(folder / "pages")} if config.backend == "file" else {}
+    return settings | ({"throttle": throttle} if throttle else {})
 
 
 def throttle_setting(config: StorageHitConfig) -> dict[str, float]:

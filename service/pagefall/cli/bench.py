@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from pagefall.bench.workload_bench import (
     bench_multi_turn,
     bench_shared_prefix,
 )
+from pagefall.cli.bench_store import STORE_FLAGS, resolve_store
 from pagefall.cli.flags import Flag, FlagTable, Group, nearest
 from pagefall.cli.parser import build_config, parse_arguments
 from pagefall.cli.workload_flags import MULTI_TURN_FLAGS, SHARED_PREFIX_FLAGS
@@ -82,7 +83,7 @@ CONTROL_PLANE_FLAGS = FlagTable(
 
 STORAGE_HIT_FLAGS = FlagTable(
     program="pagefall bench storage-hit",
-    summary="Time hits in a file store against cold starts, and hits in host memory against hits on the device.",
+    summary="Time hits in a store against cold starts, and hits in host memory against hits on the device.",
     groups=(
         Group(
             "Measurements",
@@ -92,6 +93,7 @@ STORAGE_HIT_FLAGS = FlagTable(
                 Flag("cases", "what to measure, with commas"),
                 Flag("tokens", "length of the prompts", minimum=512),
                 Flag("repeats", "prompts of each kind", minimum=1),
+                *STORE_FLAGS,
                 Flag("bytes-per-second", "throttle the store to this bandwidth; absent: as fast as it is", above=0),
                 Flag("latency-seconds", "let each of its operations take so much longer", minimum=0),
                 Flag("stream-tokens", "length of the prompt whose answer is written beside the hit", minimum=1),
@@ -102,6 +104,9 @@ STORAGE_HIT_FLAGS = FlagTable(
         ),
     ),
 )
+
+
+_COMMANDS: Final = ("engine", "multi-turn", "shared-prefix", "storage-hit", "control-plane", "copies", "transfers")
 
 
 def bench(argv: Sequence[str]) -> int:
@@ -115,11 +120,11 @@ def bench(argv: Sequence[str]) -> int:
         case "shared-prefix":
             return bench_shared_prefix(_parse(SHARED_PREFIX_FLAGS, SharedPrefixConfig, flags))
         case "storage-hit":
-            return bench_storage_hit(_parse(STORAGE_HIT_FLAGS, StorageHitConfig, flags))
+            return bench_storage_hit(parse_storage_hit(flags, os.environ))
         case "control-plane":
             return bench_control_plane(parse_control_plane(flags, os.environ))
         case _:
-            alike = nearest(name, ["engine", "multi-turn", "shared-prefix", "storage-hit", "control-plane", "copies"])
+            alike = nearest(name, _COMMANDS)
             raise ConfigError(f"bench {name}: unknown; " + (f"did you mean {alike}?" if alike else "see --help"))
 
 
@@ -136,6 +141,13 @@ def parse_control_plane(argv: Sequence[str], environ: Mapping[str, str]) -> Cont
     """The configuration of `pagefall bench control-plane`. Raises `ConfigError`."""
     given = parse_arguments(CONTROL_PLANE_FLAGS, argv, environ)
     config: ControlPlaneBenchConfig = build_config(CONTROL_PLANE_FLAGS, ControlPlaneBenchConfig, given)
+    return config
+
+
+def parse_storage_hit(argv: Sequence[str], environ: Mapping[str, str]) -> StorageHitConfig:
+    """The configuration of `pagefall bench storage-hit`. Raises `ConfigError`."""
+    given = resolve_store(parse_arguments(STORAGE_HIT_FLAGS, argv, environ))
+    config: StorageHitConfig = build_config(STORAGE_HIT_FLAGS, StorageHitConfig, given)
     return config
 
 

@@ -20,13 +20,15 @@ commands:
   cache stats          what a store of pages holds, without a server
   cache verify         read every page of a store and check it
   cache clear          remove pages from a store
+  cache copy           copy what a store has to another
   cache diff           what differs between the settings behind two sets of pages
   bench engine         time a running server, alone or against a peer
   bench multi-turn     conversations that grow: latency, throughput and hit rate, tiers on against off
   bench shared-prefix  questions under few system prompts: the same, cache on against off
-  bench storage-hit    a hit in a throttled store against none, one in host memory against the device
+  bench storage-hit    a hit in a store against none, one in host memory against the device
   bench control-plane  time the scheduler and the prefix cache, without a model
   bench copies         time copies between device and host pages against memcpy
+  bench transfers      time pages between host memory and a store, and how late the event loop is meanwhile
 
   pagefall COMMAND --help   the flags of a command
   pagefall --version        the version
@@ -83,6 +85,11 @@ def _dispatch(argv: list[str]) -> int:
             from pagefall.cli.copies import parse_copies
 
             return bench_copies(parse_copies(flags, os.environ))
+        case ["bench", "transfers", *flags]:
+            from pagefall.bench.store_transfers import bench_transfers
+            from pagefall.cli.transfers import parse_transfers
+
+            return bench_transfers(parse_transfers(flags, os.environ))
         case ["bench", *rest]:
             from pagefall.cli.bench import bench
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from pagefall.bench.storage_hit import (
     host_figures,
     plain_flags,
     storage_figures,
+    store_settings,
     throttle_setting,
     tier_flags,
 )
@@ -27,10 +27,6 @@ def read(ttft_ms: float, *gaps_ms: float, storage: int = 0, host: int = 0) -> Re
 
 def values(figures: list[Figure]) -> dict[str, dict[str, float | None]]:
     return {figure.row.name: {target: figure.value(target) for target in figure.samples} for figure in figures}
-
-
-def settings(flags: list[str]) -> object:
-    return json.loads(flags[flags.index("--hicache-storage-backend-extra-config") + 1])
 
 
 def test_a_hit_stands_beside_a_cold_start() -> None:
@@ -59,18 +55,38 @@ def test_host_stands_beside_device() -> None:
 
 
 def test_the_throttle_is_in_the_stores_settings_and_only_when_asked_for(tmp_path: Path) -> None:
-    config = StorageHitConfig(bytes_per_second=20e6, tier_flags="--hicache-storage-prefetch-policy wait_complete")
-    flags = tier_flags(config, tmp_path, throttle=throttle_setting(config))
-    assert settings(flags) == {"path": str(tmp_path / "pages"), "throttle": {"bytes_per_second": 20e6}}
+    config = StorageHitConfig(bytes_per_second=20e6)
+    own = {"path": str(tmp_path / "pages")}
+    assert store_settings(config, tmp_path, throttle=throttle_setting(config)) == {
+        **own,
+        "throttle": {"bytes_per_second": 20e6},
+    }
+    assert store_settings(config, tmp_path, throttle={}) == own
+
+
+def test_another_store_has_the_settings_that_were_given_and_nothing_else(tmp_path: Path) -> None:
+    given = StorageHitConfig(backend="redis", extra_config='{"url": "redis://127.0.0.1"}')
+    assert store_settings(given, tmp_path, throttle={}) == {"url": "redis://127.0.0.1"}
+    assert store_settings(StorageHitConfig(backend="mine"), tmp_path, throttle={}) == {}
+
+
+def test_the_stores_settings_stand_on_no_command_line(tmp_path: Path) -> None:
+    config = StorageHitConfig(
+        backend="redis",
+        extra_config='{"password": "secret"}',
+        tier_flags="--hicache-storage-prefetch-policy wait_complete",
+    )
+    flags = tier_flags(config, tmp_path / "store.json")
+    assert flags[flags.index("--hicache-storage-backend") + 1] == "redis"
+    assert flags[flags.index("--hicache-storage-backend-extra-config") + 1] == f"@{tmp_path}/store.json"
     assert flags[-2:] == ["--hicache-storage-prefetch-policy", "wait_complete"]
-    unthrottled = tier_flags(config, tmp_path, throttle={})
-    assert settings(unthrottled) == {"path": str(tmp_path / "pages")}
+    assert "secret" not in str(flags)
 
 
 def test_the_cold_server_has_the_same_pool_and_no_tiers(tmp_path: Path) -> None:
     config = StorageHitConfig(serve_flags="--dtype float32")
     assert plain_flags(config) == ["--max-total-tokens", "6144", "--dtype", "float32"]
-    assert tier_flags(config, tmp_path, throttle={})[:4] == plain_flags(config)
+    assert tier_flags(config, tmp_path)[:4] == plain_flags(config)
 
 
 def test_flags_that_cannot_be_cut_into_words_are_a_configuration_error() -> None:

@@ -1,4 +1,4 @@
-"""S3 stores on a fake server, for tests."""
+"""S3 stores on a fake server, and on real ones, for tests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.s3_servers import S3Server
 from tests.unit.storage_backends.fake_s3 import BUCKET, FakeS3
 
 from pagefall_storage.protocol import Key
@@ -30,6 +31,16 @@ async def open_on(server: FakeS3, **config: object) -> AsyncIterator[S3Backend]:
         yield store
     finally:
         server.heal()
+        await store.aclose()
+
+
+@asynccontextmanager
+async def open_bucket(server: S3Server, bucket: str, **config: object) -> AsyncIterator[S3Backend]:
+    """Of a real server."""
+    store = await open_s3(server.config(bucket, **config), value_bytes=None)
+    try:
+        yield store
+    finally:
         await store.aclose()
 
 
