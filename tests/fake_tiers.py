@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from tests.byte_tokenizer import byte_tokenizer
 from tests.fake_model import FakeModel
+from tests.filled_store import NAMESPACE
 
 from pagefall import app
 from pagefall.actors.runner import DeviceThread
@@ -19,7 +20,7 @@ from pagefall.actors.tokenizer import TokenizerActor
 from pagefall.config import CacheConfig, SchedulerConfig, TierConfig
 from pagefall.messages import PageIds
 from pagefall.text.requests import ModelCard
-from pagefall.tiers.assembly import LowerTiers
+from pagefall.tiers.assembly import LowerTiers, StorageClients
 from pagefall.tiers.breaker import CircuitBreaker
 from pagefall.tiers.host_memory import HostMemory
 from pagefall.tiers.storage_client import StorageClient
@@ -74,10 +75,10 @@ def fake_tiers(
     config: TierConfig = TIERS,
     breaker: CircuitBreaker | None = None,
 ) -> tuple[LowerTiers, MovingCopier]:
-    """`backend` None: no store, whatever `config` says."""
+    """`backend` None: no store, whatever `config` says. Another may be attached."""
     memory = HostMemory(model.slots[0].nbytes, num_host_pages, pinned=False)
     copier = MovingCopier(model, memory)
-    namespace = b"n" * 32
+    namespace = NAMESPACE.digest()
     storage = None
     if backend is not None:
         storage = StorageClient(
@@ -88,7 +89,7 @@ def fake_tiers(
             breaker=CircuitBreaker() if breaker is None else breaker,
             clock=time.monotonic,
         )
-    return LowerTiers(config, memory, copier, storage, namespace), copier
+    return LowerTiers(config, memory, copier, storage, namespace, StorageClients(config, memory, NAMESPACE)), copier
 
 
 @asynccontextmanager

@@ -11,11 +11,13 @@ from tests.scheduling_driver import DEFAULT_CACHE, DEFAULT_SCHEDULER, Driver
 
 from pagefall.config import CacheConfig, SchedulerConfig, TierConfig
 from pagefall.messages import (
+    AttachStorage,
     BackedUp,
     Backup,
     ClearStorage,
     ControllerReport,
     CopyDone,
+    DetachStorage,
     Fetch,
     FetchEnded,
     FetchOutcome,
@@ -26,6 +28,7 @@ from pagefall.messages import (
     Offload,
     PagesFetched,
     StopFetch,
+    StorageChanged,
     StorageCleared,
     Tier,
     ToController,
@@ -35,12 +38,18 @@ from pagefall.scheduling import reports
 
 GARBAGE = 0xDEAD
 
+Store = dict[bytes, npt.NDArray[np.uint32]]
+
 
 @dataclass(eq=False)
 class Pending:
-    """A transfer that the controller was told of. `done`: positions of a fetch that were reported."""
+    """A transfer that the controller was told of. `done`: positions of a fetch that were reported. `store`: the one
+    that was attached then. `is_swapped`: the new store has taken its place, and the scheduler was not told yet.
+    """
 
     message: ToController
+    store: Store
+    is_swapped: bool = False
     done: list[int] = field(default_factory=list)
     is_stopped: bool = False
 
@@ -59,7 +68,7 @@ class TierDriver(Driver):
         page_size: int = 4,
         scheduler: SchedulerConfig = DEFAULT_SCHEDULER,
         cache: CacheConfig = DEFAULT_CACHE,
-        store: dict[bytes, npt.NDArray[np.uint32]] | None = None,
+        store: Store | None = None,
     ) -> None:
         super().__init__(
             num_pages=num_pages,
@@ -72,7 +81,11 @@ class TierDriver(Driver):
         assert self.state.tiers is not None
         self.tiers = self.state.tiers
         self.host = np.full((num_host_pages, page_size), GARBAGE, dtype=np.uint32)
-        self.store: dict[bytes, npt.NDArray[np.uint32]] = {} if store is None else store
+        self.store: Store = {} if store is None else store
+        self.is_attached = tiers.hicache_storage_backend is not None
+        self.ever_stored: set[bytes] = set(self.store)
+        """In the store that is attached."""
+        self.changes: list[StorageChanged] = []
         self.pending: list[Pending] = []
         self.between: Callable[[], None] = lambda: None
         self.num_flushed: list[dict[Tier, int]] = []
@@ -89,14 +102,39 @@ class TierDriver(Driver):
                     if isinstance(pending.message, Fetch) and pending.message.transfer_id == message.transfer_id:
                         pending.is_stopped = True
             else:
-                self.pending.append(Pending(message))
+                asks_store = isinstance(message, Lookup | Fetch | Backup | ClearStorage)
+                assert self.is_attached or not asks_store, "asked for a store, of which there is none"
+                if isinstance(message, DetachStorage):
+                    self.is_attached = False
+                self.pending.append(Pending(message, self.store))
         return self.pending
 
     def report(self, report: ControllerReport) -> None:
-        flushed = reports.receive(self.state, report, now=self.now)
-        if flushed is not None:
-            self.num_flushed.append(flushed.num_pages)
+        answer = reports.receive(self.state, report, now=self.now)
+        if isinstance(answer, StorageChanged):
+            self.changes.append(answer)
+        elif answer is not None:
+            self.num_flushed.append(answer.num_pages)
         self.state.cache.check()
+
+    def change_storage(self, message: AttachStorage | DetachStorage) -> None:
+        """One at a time."""
+        assert not self.is_changing
+        reports.change_storage(self.state, message)
+        self.state.cache.check()
+
+    @property
+    def is_changing(self) -> bool:
+        return any(isinstance(pending.message, AttachStorage | DetachStorage) for pending in self.collect())
+
+    def stored_nodes(self) -> list[set[bytes]]:
+        """The keys of each node that counts as stored."""
+        host = self.tiers.host
+        return [
+            {node.page_keys[start : start + 32] for start in range(0, len(node.page_keys), 32)}
+            for node in self.state.cache._tree.nodes()
+            if node.is_stored and host._keyed_segment(node, node.num_pages)
+        ]
 
     def flush(self, *tiers: Tier) -> None:
         flushed = reports.flush(self.state, FlushCache(flush_id=0, tiers=frozenset(tiers)), now=self.now)
@@ -110,6 +148,9 @@ class TierDriver(Driver):
         if isinstance(message, Fetch):
             self._fetch(pending, message, num_pages, "corrupt" if fails else "hit")
             return
+        if isinstance(message, AttachStorage) and not (fails or pending.is_swapped):
+            self._attach(pending)
+            return
         self.pending.remove(pending)
         match message:
             case Offload():
@@ -120,8 +161,14 @@ class TierDriver(Driver):
                 content = self.host[message.host_page_ids]
                 self.model.slots[message.device_page_ids] = GARBAGE if fails else content
                 self.report(_copied(message.transfer_id, fails))
+            case AttachStorage():
+                has_failed = not pending.is_swapped
+                self.report(StorageChanged(is_attached=self.is_attached, error="broken" if has_failed else None))
+            case DetachStorage():
+                self.report(StorageChanged(is_attached=False))
             case Lookup():
-                present = next((i for i, key in enumerate(message.keys) if key not in self.store), len(message.keys))
+                store = pending.store
+                present = next((i for i, key in enumerate(message.keys) if key not in store), len(message.keys))
                 self.report(
                     LookedUp(
                         transfer_id=message.transfer_id,
@@ -131,10 +178,10 @@ class TierDriver(Driver):
                     )
                 )
             case Backup():
-                self._back_up(message, fails)
+                self._back_up(message, pending.store, fails)
             case ClearStorage():
-                num_pages = len(self.store)
-                self.store.clear()
+                num_pages = len(pending.store)
+                pending.store.clear()
                 self.report(StorageCleared(transfer_id=message.transfer_id, num_pages=num_pages))
             case _:
                 raise AssertionError(message)
@@ -158,7 +205,7 @@ class TierDriver(Driver):
             positions = range(len(pending.done), min(len(message.keys), len(pending.done) + num_pages))
             outcomes: list[FetchOutcome] = []
             for position in positions:
-                content = self.store.get(message.keys[position])
+                content = pending.store.get(message.keys[position])
                 hit = content is not None and outcome == "hit"
                 self.host[message.host_page_ids[position]] = GARBAGE if content is None or not hit else content
                 outcomes.append("hit" if hit else ("miss" if content is None else outcome))
@@ -180,13 +227,21 @@ class TierDriver(Driver):
                 )
             )
 
-    def _back_up(self, message: Backup, fails: bool) -> None:
+    def _attach(self, pending: Pending) -> None:
+        """A new store, in which there is nothing; messages that come from now on are for it."""
+        self.store, self.is_attached = {}, True
+        self.ever_stored = set()
+        pending.is_swapped = True
+
+    def _back_up(self, message: Backup, store: Store, fails: bool) -> None:
         for key, page_id in zip(message.keys, message.host_page_ids, strict=True):
             content = self.host[page_id].copy()
-            if key in self.store:
-                assert np.array_equal(self.store[key], content), "two contents under one key"
+            if key in store:
+                assert np.array_equal(store[key], content), "two contents under one key"
             if not fails:
-                self.store[key] = content
+                store[key] = content
+                if store is self.store:
+                    self.ever_stored.add(key)
         self.report(BackedUp(transfer_id=message.transfer_id, stored=(not fails,) * len(message.keys)))
 
 

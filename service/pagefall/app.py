@@ -50,7 +50,6 @@ from pagefall.tiers.copier import PageCopier
 from pagefall.tiers.host_memory import HostMemory
 from pagefall.tiers.notes import start_notes
 from pagefall.tiers.sizing import refuse_impossible_size
-from pagefall_storage.protocol import StorageBackend
 
 _log = logging.getLogger("pagefall.app")
 
@@ -140,6 +139,7 @@ async def running_engine(
             tiers.storage,
             clock=clock,
             grace_seconds=_LAST_TRANSFERS_SECONDS,
+            clients=tiers.clients,
         )
     with PromptEncoder(tokenizer, max_waiting=max_outstanding) as encoder:
         runner = ModelRunner(model, thread)
@@ -201,12 +201,13 @@ async def _serve(config: ServeConfig, bound: socket.socket, thread: DeviceThread
     # What cannot be had is found before the weights are read.
     refuse_impossible_size(config.tiers, free_bytes=free_host_memory())
     page_bytes = config.cache.page_size * spec.kv_bytes_per_token(spec.dtype.itemsize)
-    backend = await open_store(config.tiers, page_bytes=page_bytes)
+    store = await open_store(config.tiers, page_bytes=page_bytes)
     loaded = await thread.start(_load, config, spec)
     model, tokenizer = loaded.model, loaded.tokenizer
     tiers = None
-    if loaded.host is not None:
-        tiers = await lower_tiers(config.tiers, loaded.host, backend, loaded.namespace)
+    if loaded.host is not None and loaded.namespace is not None:
+        backend, is_answering = (None, True) if store is None else (store.backend, store.trouble is None)
+        tiers = await lower_tiers(config.tiers, loaded.host, backend, loaded.namespace, is_answering=is_answering)
     info = model.info
     card = ModelCard(
         id=info.spec.served_name,
@@ -230,7 +231,7 @@ async def _serve(config: ServeConfig, bound: socket.socket, thread: DeviceThread
             create_app(engine, config.http),
             config.http,
             bound,
-            on_ready=lambda url: _log.info("ready\n%s", _start_report(info, tiers, backend, url)),
+            on_ready=lambda url: _log.info("ready\n%s", _start_report(info, tiers, url)),
         )
 
         def shut_down() -> None:
@@ -244,7 +245,7 @@ async def _serve(config: ServeConfig, bound: socket.socket, thread: DeviceThread
 
 
 class _Loaded(NamedTuple):
-    """`host` None: no lower tiers. `namespace` None: no store."""
+    """`host` and `namespace` are None where there are no lower tiers."""
 
     model: PagedModel
     tokenizer: Tokenizer
@@ -264,12 +265,13 @@ def _load(config: ServeConfig, spec: ModelSpec) -> _Loaded:
     model = load(spec, config.cache, config.scheduler, config.tiers, compile=config.model.compile)
     for note in start_notes(config.tiers, spec.device.type):
         _log.info("%s", note)
-    host = host_tier(model, config.tiers) if config.tiers.enable_hierarchical_cache else None
-    namespace = None if config.tiers.hicache_storage_backend is None else namespace_of(spec, config.cache)
-    return _Loaded(model, tokenizer, host, namespace)
+    if not config.tiers.enable_hierarchical_cache:
+        return _Loaded(model, tokenizer, None, None)
+    # Without a store too: one may be attached later, and what is cached then has its names already.
+    return _Loaded(model, tokenizer, host_tier(model, config.tiers), namespace_of(spec, config.cache))
 
 
-def _start_report(info: ModelInfo, tiers: LowerTiers | None, backend: StorageBackend | None, url: str) -> str:
+def _start_report(info: ModelInfo, tiers: LowerTiers | None, url: str) -> str:
     """What a person wants to see of a server that is ready; the URL stands last, where the eye is."""
     spec, pool = info.spec, info.pool
     threads = f", {torch.get_num_threads()} threads" if spec.device.type == "cpu" else ""
@@ -281,8 +283,8 @@ def _start_report(info: ModelInfo, tiers: LowerTiers | None, backend: StorageBac
     }
     if tiers is not None:
         lines["host"] = _pool_report(tiers.memory.num_pages, info.page_size, tiers.memory.num_bytes)
-    if backend is not None:
-        lines["store"] = backend.description
+    if tiers is not None and tiers.storage is not None:
+        lines["store"] = tiers.storage.description
     lines |= {
         "context": f"{info.context_length:,} tokens",
         "URL": f"{url}/v1",

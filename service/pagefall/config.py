@@ -67,6 +67,8 @@ class TierConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`timeout`: seconds a request waits for the store, and more for each 1,024 tokens it wants from it."""
     hicache_storage_deadline: float = 5.0
     """Seconds one operation of the store may take before it counts as failed."""
+    hicache_storage_required: bool = False
+    """Whether a store that is down when the server starts is a failure."""
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +84,8 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 30000
     api_key: str | None = None
+    admin_api_key: str | None = None
+    """What `/cache/storage` asks for, in place of `api_key`; good for everything else too."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     max_body_bytes: int = 32 * 1024 * 1024
     shutdown_grace_seconds: float = 30.0

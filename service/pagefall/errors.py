@@ -12,6 +12,7 @@ from typing import Literal
 ErrorType = Literal[
     "invalid_request_error",
     "authentication_error",
+    "permission_error",
     "not_found_error",
     "service_unavailable_error",
     "server_error",

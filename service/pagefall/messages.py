@@ -9,11 +9,15 @@ All are frozen. Arrays travel by reference inside the process: the sender never 
     scheduler --Offload / LoadBack / Lookup / Fetch / Backup--> cache controller
         ^                                                             |
         +------ CopyDone / LookedUp / PagesFetched / BackedUp --------+
+
+    HTTP --AttachStorage / DetachStorage--> scheduler --the same--> cache controller
+     ^                                       |    ^                        |
+     +------------- StorageChanged ----------+    +---- StorageChanged ----+
 """
 
 from __future__ import annotations
 
-from typing import Literal, NewType
+from typing import Any, Literal, NewType
 
 import msgspec
 import numpy as np
@@ -241,6 +245,20 @@ class ClearStorage(msgspec.Struct, frozen=True, kw_only=True):
     transfer_id: TransferId
 
 
+class AttachStorage(msgspec.Struct, frozen=True, kw_only=True):
+    """Use this store from now on, in place of the one that is attached, if any. -> `StorageChanged`
+
+    `extra_config` is the backend's own. One change at a time: the next is asked for when the answer has come.
+    """
+
+    backend: str
+    extra_config: dict[str, Any]
+
+
+class DetachStorage(msgspec.Struct, frozen=True):
+    """Use no store from now on. -> `StorageChanged`. One change at a time, as with `AttachStorage`."""
+
+
 class CopyDone(msgspec.Struct, frozen=True, kw_only=True):
     """The copy is over: nothing reads or writes its pages any more.
 
@@ -305,6 +323,18 @@ class StorageCleared(msgspec.Struct, frozen=True, kw_only=True):
     transfer_id: TransferId
     num_pages: int
     error: str | None = None
+
+
+class StorageChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked of the store before is still answered by the one that was attached then.
+
+    `is_attached`: whether there is a store now. `error`: one line, why nothing has changed; else None. `param`: the
+    field of `AttachStorage` that is at fault; None where the store is, which may be down.
+    """
+
+    is_attached: bool
+    error: str | None = None
+    param: Literal["backend", "extra_config"] | None = None
 
 
 class PoolStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -372,10 +402,14 @@ class ControllerStats(msgspec.Struct, frozen=True, kw_only=True):
     num_storage_outcomes: dict[str, int] = {}
     num_storage_failures: dict[str, int] = {}
     breaker: BreakerState | None = None
-    """None without a store."""
+    storage_backend: str | None = None
+    """The name of the store's backend."""
+    storage_description: str | None = None
+    """One line for people, without secrets. These three are None without a store."""
 
 
-ControllerReport = CopyDone | LookedUp | PagesFetched | FetchEnded | BackedUp | StorageCleared
-ToController = Offload | LoadBack | Lookup | Fetch | StopFetch | Backup | ClearStorage
-ToScheduler = Submit | Cancel | FlushCache | ControllerReport
-FromScheduler = Accepted | Rejected | StepOutput | CacheFlushed
+ControllerReport = CopyDone | LookedUp | PagesFetched | FetchEnded | BackedUp | StorageCleared | StorageChanged
+StorageChange = AttachStorage | DetachStorage
+ToController = Offload | LoadBack | Lookup | Fetch | StopFetch | Backup | ClearStorage | StorageChange
+ToScheduler = Submit | Cancel | FlushCache | StorageChange | ControllerReport
+FromScheduler = Accepted | Rejected | StepOutput | CacheFlushed | StorageChanged

@@ -6,8 +6,10 @@ full. Whatever else lies in the store is another's: it is counted, and left alon
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -15,10 +17,22 @@ import msgspec
 from pagefall.cache.namespace import Namespace
 from pagefall.tiers.manifest import MANIFEST_NAME, decode_manifest
 from pagefall.tiers.values import VALUE_NAME, check_value
-from pagefall_storage.protocol import Corrupt, Failed, Hit, Key, Miss, StorageBackend, StoredValue
+from pagefall_storage.protocol import (
+    Corrupt,
+    Failed,
+    Hit,
+    Key,
+    Miss,
+    PutItem,
+    StorageBackend,
+    Stored,
+    StoredValue,
+)
 
 _BATCH_VALUES: Final = 64
 _BATCH_BYTES: Final = 32 << 20
+_COPIES_AT_ONCE: Final = 4
+"""Batches: while one is written others are read, and what two stores wait for does not add up."""
 
 Advance = Callable[[int], object]
 """Told how many more values are done."""
@@ -63,6 +77,27 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_clean(self) -> bool:
         return not self.num_bad and not self.num_unread
+
+
+@dataclass(slots=True)
+class Copied:
+    """What became of the values. Those `num_present` were there already, with the same length.
+
+    `num_bytes` are those of the `num_copied`. `num_bad`, `num_unread` and `num_unwritten` count by reason or kind what
+    was not copied; values that went away meanwhile are in none. `stopped`: why the rest was not tried; None: all was.
+    """
+
+    num_copied: int = 0
+    num_bytes: int = 0
+    num_present: int = 0
+    num_bad: Counter[str] = field(default_factory=Counter)
+    num_unread: Counter[str] = field(default_factory=Counter)
+    num_unwritten: Counter[str] = field(default_factory=Counter)
+    stopped: str | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        return self.stopped is None and not (self.num_bad or self.num_unread or self.num_unwritten)
 
 
 async def list_contents(backend: StorageBackend) -> Contents:
@@ -144,6 +179,67 @@ async def delete_values(backend: StorageBackend, values: Sequence[StoredValue], 
         num_deleted += await backend.delete([value.key for value in batch])
         advance(len(batch))
     return num_deleted
+
+
+async def copy_values(
+    source: StorageBackend, target: StorageBackend, values: Sequence[StoredValue], *, advance: Advance
+) -> Copied:
+    """Copies those of the `values` that `target` does not have, each once it was checked against its header and name.
+
+    Those used longest ago go first: of what does not all fit, `target` keeps what was used last. Stops after a batch of
+    which nothing could be read, or nothing be written; what was copied until then need not be copied again.
+
+    Raises `StorageError` where `target` cannot be listed.
+    """
+    present = {value.key: value.num_bytes async for value in target.scan()}
+    missing = [value for value in values if present.get(value.key) != value.num_bytes]
+    copied = Copied(num_present=len(values) - len(missing))
+    advance(copied.num_present)
+    batches = _batches(sorted(missing, key=lambda value: value.last_used or 0.0))
+
+    async def copy_batches() -> None:
+        for batch in batches:
+            await _copy_batch(source, target, batch, copied)
+            advance(len(batch))
+            if copied.stopped is not None:
+                return
+
+    async with asyncio.TaskGroup() as copies:
+        for _ in range(_COPIES_AT_ONCE):
+            copies.create_task(copy_batches())
+    return copied
+
+
+async def _copy_batch(
+    source: StorageBackend, target: StorageBackend, batch: Sequence[StoredValue], copied: Copied
+) -> None:
+    buffers = [memoryview(bytearray(value.num_bytes)) for value in batch]
+    outcomes = await source.get([value.key for value in batch], buffers)
+    sound: list[PutItem] = []
+    for value, buffer, outcome in zip(batch, buffers, outcomes, strict=True):
+        match check_value(value.key, buffer) if isinstance(outcome, Hit) else outcome:
+            case Hit():
+                sound.append(PutItem(value.key, buffer))
+            case Corrupt(reason):
+                copied.num_bad[reason] += 1
+            case Failed(kind):
+                copied.num_unread[kind] += 1
+            case Miss():
+                pass
+    failures = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
+    if len(failures) == len(batch):
+        copied.stopped = f"cannot read from {source.description}: {failures[0].reason}"
+    written = await target.put(sound) if sound else []
+    for item, put in zip(sound, written, strict=True):
+        match put:
+            case Stored():
+                copied.num_copied += 1
+                copied.num_bytes += item.value.nbytes
+            case Failed(kind):
+                copied.num_unwritten[kind] += 1
+    refusals = [put for put in written if isinstance(put, Failed)]
+    if refusals and len(refusals) == len(sound):
+        copied.stopped = f"cannot write to {target.description}: {refusals[0].reason}"
 
 
 def _is_manifest(value: StoredValue) -> bool:

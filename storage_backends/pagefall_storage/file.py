@@ -84,7 +84,7 @@ async def open_file(config: Mapping[str, object], *, value_bytes: int | None) ->
     except (FileExistsError, NotADirectoryError) as error:
         raise StorageConfigError(f'storage backend "file": cannot use {path}: not a folder') from error
     except OSError as error:  # a disk that is not mounted, not writable or not well, all of which may pass
-        raise StorageError(f'storage backend "file": cannot use {path}: {error.strerror or error}') from error
+        raise StorageError(f"cannot use {path}: {error.strerror or error}") from error
 
 
 class FileBackend:

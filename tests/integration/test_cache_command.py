@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.filled_store import NAMESPACE, PAGE_BYTES, fill, namespace, page
+from tests.redis_servers import free_port, running
 
 from pagefall.cache.namespace import Namespace
 from pagefall.cli.main import main
@@ -217,3 +218,62 @@ def test_a_store_in_use_may_be_looked_at_and_cleared(store: Store) -> None:
         await backend.aclose()
 
     asyncio.run(use())
+
+
+def extra_of(store: Store) -> str:
+    return msgspec.json.encode({"path": str(store.folder), "min_free_bytes": 0}).decode()
+
+
+def test_copy_moves_a_store_to_another_and_goes_on_where_it_ended(store: Store, tmp_path: Path) -> None:
+    store.fill(NAMESPACE, 6)
+    store.fill(OTHER, 1)
+    damaged = store.file(0)
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    other = Store(tmp_path / "other" / "store", store._capsys)
+    status, text = store.run_bare("copy", str(store.folder), f"file:{extra_of(other)}")
+    assert (status, words(text)) == (1, ["copied 8 7.5 KiB", "damaged 1 length"])
+    assert {name: each["num_pages"] for name, each in other.stats().items()} == {NAME: 5, OTHER_NAME: 1}
+    assert other.stats()[NAME]["manifest"] == store.stats()[NAME]["manifest"]
+    assert other.run("verify")[0] == 0
+
+    damaged.unlink()
+    store.fill(NAMESPACE, 6)
+    status, text = store.run_bare("copy", f"file:{extra_of(store)}", str(other.folder))
+    assert (status, words(text)) == (0, ["copied 1 1.1 KiB", "there before 8"])
+
+
+def test_copy_may_be_of_one_namespace(store: Store, tmp_path: Path) -> None:
+    store.fill(NAMESPACE, 2)
+    store.fill(OTHER, 1)
+    other = Store(tmp_path / "other", store._capsys)
+    assert store.run_bare("copy", str(store.folder), str(other.folder), "--namespace", OTHER_NAME[:6])[0] == 0
+    assert list(other.stats()) == [OTHER_NAME]
+
+
+def test_a_store_of_files_is_moved_to_redis_and_back(store: Store, tmp_path: Path) -> None:
+    store.fill(NAMESPACE, 6)
+    with running(tmp_path / "redis") as server:
+        settings = tmp_path / "redis.json"
+        settings.write_text(msgspec.json.encode({"url": server.url}).decode())
+        status, text = store.run_bare("copy", str(store.folder), f"redis:@{settings}")
+        assert (status, words(text)[0].split()[1]) == (0, "7")
+        back = Store(tmp_path / "back", store._capsys)
+        status, text = store.run_bare("copy", f'redis:{{"url": "{server.url}"}}', str(back.folder))
+        assert (status, words(text)[0].split()[1]) == (0, "7")
+    assert back.run("verify") == (0, "sound     7\n")
+    assert back.file(3).read_bytes() == store.file(3).read_bytes()
+
+
+def test_copy_says_which_store_cannot_be_used(store: Store, tmp_path: Path) -> None:
+    status, text = store.run_bare("copy", str(tmp_path / "misspelt"), str(tmp_path / "other"))
+    assert (status, text) == (2, f"pagefall: error: there is no folder {tmp_path}/misspelt\n")
+    assert not (tmp_path / "other").exists()
+    status, text = store.run_bare("copy", str(store.folder), "redis")
+    assert status == 2
+    assert "write redis:{...} with its settings, or ./redis if a folder is meant" in text
+    status, text = store.run_bare("copy", "file:{", str(store.folder))
+    assert (status, "FROM: not valid JSON" in text) == (2, True)
+    status, text = store.run_bare("copy", str(store.folder), "flie:{}")
+    assert (status, "TO: 'flie' is not one of" in text) == (2, True)
+    status, text = store.run_bare("copy", f'redis:{{"url": "redis://127.0.0.1:{free_port()}"}}', str(store.folder))
+    assert (status, text.count("\n")) == (2, 1)

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.tier_driver import TierDriver
 
 from pagefall.config import CacheConfig, EvictionPolicyName, PrefetchPolicy, SchedulerConfig, TierConfig, WritePolicy
-from pagefall.messages import Accepted, Tier
+from pagefall.messages import Accepted, AttachStorage, DetachStorage, Tier
 from pagefall.scheduling import plan
 
 DOCUMENTS = [[int(token) for token in np.random.default_rng(seed).integers(0, 9, 40)] for seed in range(2)]
@@ -111,6 +111,11 @@ class TierMachine(RuleBasedStateMachine):
         keys = sorted(self.driver.store)
         del self.driver.store[keys[key % len(keys)]]
 
+    @rule(message=st.sampled_from([AttachStorage(backend="memory", extra_config={}), DetachStorage()]))
+    @precondition(lambda self: not self.driver.is_changing)
+    def change_storage(self, message: AttachStorage | DetachStorage) -> None:
+        self.driver.change_storage(message)
+
     @rule(count=st.integers(1, 20))
     def step(self, count: int) -> None:
         for _ in range(count):
@@ -151,6 +156,12 @@ class TierMachine(RuleBasedStateMachine):
             assert answer == self.wanted[name][: len(answer)]
             if name in self.driver.finish_reasons and name not in self.cancelled:
                 assert answer == self.wanted[name]
+
+    @invariant()
+    def what_counts_as_stored_was_put_into_the_store_that_is_attached(self) -> None:
+        if hasattr(self, "driver") and self.driver.tiers.has_storage and not self.driver.is_changing:
+            for keys in self.driver.stored_nodes():
+                assert keys <= self.driver.ever_stored
 
     def teardown(self) -> None:
         if not hasattr(self, "driver"):

@@ -9,7 +9,9 @@ from tests.filled_store import NAMESPACE, PAGE_BYTES, fill, namespace, page, put
 
 from pagefall.store_tools import (
     Contents,
+    Copied,
     Verified,
+    copy_values,
     delete_values,
     list_contents,
     namespace_stats,
@@ -17,9 +19,10 @@ from pagefall.store_tools import (
     verify_values,
 )
 from pagefall.tiers.manifest import encode_manifest, manifest_key
+from pagefall_storage.faulty import Fail, Faulty
 from pagefall_storage.memory import MemoryBackend
 from pagefall_storage.page_format import HEADER_BYTES
-from pagefall_storage.protocol import Failed, GetOutcome, Key, Miss, StoredValue
+from pagefall_storage.protocol import Failed, GetOutcome, Key, Miss, StorageBackend, StoredValue
 
 pytestmark = pytest.mark.anyio
 
@@ -150,3 +153,82 @@ async def test_deleting_leaves_the_others(backend: TimedBackend) -> None:
     assert await delete_values(backend, contents.by_namespace[NAME], advance=done.append) == 151
     assert sum(done) == 151
     assert list((await list_contents(backend)).by_namespace) == [OTHER_NAME]
+
+
+async def copied(source: StorageBackend, target: StorageBackend) -> Copied:
+    values = all_of(await list_contents(source))
+    done: list[int] = []
+    result = await copy_values(source, target, values, advance=done.append)
+    assert result.stopped is not None or sum(done) == len(values)
+    return result
+
+
+async def test_a_copy_has_every_value_and_is_whole(backend: TimedBackend) -> None:
+    keys = await fill(backend, NAMESPACE, 150)
+    await fill(backend, OTHER, 2)
+    await put(backend, ("somebody/elses", b"value"))
+    target = MemoryBackend()
+    result = await copied(backend, target)
+    num_bytes = sum(value.num_bytes for value in all_of(await list_contents(backend)))
+    assert result == Copied(num_copied=154, num_bytes=num_bytes)
+    assert result.is_complete
+    assert await target.contains(keys) == 150
+    assert await verified(target) == Verified(num_sound=154, num_bad={}, num_unread={}, num_deleted=0)
+
+
+async def test_what_is_there_is_not_copied_again(backend: TimedBackend) -> None:
+    keys = await fill(backend, NAMESPACE, 10)
+    target = MemoryBackend()
+    await copied(backend, target)
+    await target.delete(keys[:3])
+    await put(target, (keys[3], b"of another length"))
+    backend.read.clear()
+    result = await copied(backend, target)
+    assert (result.num_copied, result.num_present) == (4, 7)
+    assert sorted(backend.read) == sorted(keys[:4])
+    assert (await copied(backend, target)).num_present == 11
+
+
+async def test_what_is_damaged_or_cannot_be_read_or_written_is_counted_and_left_out(backend: TimedBackend) -> None:
+    keys = await fill(backend, NAMESPACE, 5)
+    value = bytearray(page(NAMESPACE, 0)[1])
+    value[-1] ^= 1
+    await put(backend, (keys[0], bytes(value)))
+    backend.outcomes = {keys[1]: Failed("timeout", "too slow"), keys[2]: Miss()}
+    target = Faulty(MemoryBackend())
+    target.inject(Fail("full"), on={"put"}, keys={keys[3]})
+    result = await copied(backend, target)
+    assert (result.num_copied, dict(result.num_bad), dict(result.num_unread), dict(result.num_unwritten)) == (
+        2,
+        {"checksum": 1},
+        {"timeout": 1},
+        {"full": 1},
+    )
+    assert not result.is_complete
+    assert result.stopped is None
+    assert sorted(value.key for value in all_of(await list_contents(target))) == sorted(
+        [keys[4], manifest_key(NAMESPACE.digest())]
+    )
+
+
+async def test_the_values_used_longest_ago_are_copied_first(backend: TimedBackend) -> None:
+    keys = await fill(backend, NAMESPACE, 100)
+    backend.last_used = {key: float(-index % 7 * 1000 + index) for index, key in enumerate(keys)}
+    await copied(backend, MemoryBackend())
+    assert backend.read[1:] == sorted(keys, key=lambda key: backend.last_used[key])
+
+
+async def test_a_store_that_fails_altogether_stops_the_copy_which_goes_on_later(backend: TimedBackend) -> None:
+    await fill(backend, NAMESPACE, 1000)
+    target = Faulty(MemoryBackend())
+    target.inject(Fail(reason="no route"), on={"put"})
+    result = await copied(backend, target)
+    assert result.stopped == f"cannot write to {target.description}: no route"
+    assert 0 < sum(result.num_unwritten.values()) < 1000
+    target.heal()
+    source = Faulty(backend)
+    source.inject(Fail(reason="gone"), on={"get"})
+    assert (await copied(source, target)).stopped == f"cannot read from {source.description}: gone"
+    source.heal()
+    assert (await copied(source, target)).is_complete
+    assert (await target.usage()).num_values == 1001

@@ -4,7 +4,7 @@ It decides nothing about which page is where. Each message becomes a task that e
 
 - copies run in the order they were sent, on one thread for each direction: loading never queues behind offloading;
 - everything the store does comes back as an outcome, so no fault of it ends this actor;
-- one backup runs at a time: writing to the store is work for the background.
+- the store may be changed meanwhile: each message is for the one that is attached when it comes (`store_slot`).
 
 How many tasks there can be is bounded by the sender: a transfer holds host pages, a lookup a waiting request.
 """
@@ -23,13 +23,16 @@ import msgspec
 
 from pagefall.actors.base import Actor
 from pagefall.actors.mailbox import Address, Mailbox, MailboxClosed
+from pagefall.actors.store_slot import StoreSlot
 from pagefall.messages import (
+    AttachStorage,
     BackedUp,
     Backup,
     ClearStorage,
     ControllerReport,
     ControllerStats,
     CopyDone,
+    DetachStorage,
     Direction,
     Fetch,
     FetchEnded,
@@ -40,14 +43,17 @@ from pagefall.messages import (
     Offload,
     PagesFetched,
     StopFetch,
+    StorageChanged,
     StorageCleared,
     ToController,
     ToScheduler,
     TransferId,
 )
+from pagefall.tiers.assembly import StorageClients
 from pagefall.tiers.copier import PageCopier
 from pagefall.tiers.counters import TransferCounters
 from pagefall.tiers.host_memory import HostMemory
+from pagefall.tiers.opening import StoreRefusedError
 from pagefall.tiers.storage_client import StorageClient
 from pagefall_storage.errors import StorageError
 
@@ -67,15 +73,17 @@ class CacheController(Actor[ToController]):
         *,
         clock: Callable[[], float],
         grace_seconds: float = GRACE_SECONDS,
+        clients: StorageClients | None = None,
     ) -> None:
         """`clock` returns seconds and never goes back. Closed, it ends copies and backups within `grace_seconds`, then
-        gives up what is left, and closes `storage`.
+        gives up what is left, and closes the store. `clients` opens others; None: there are none to attach.
         """
         super().__init__(mailbox)
         self._scheduler = scheduler
         self._copier = copier
         self._memory = memory
-        self._storage = storage
+        self._store = StoreSlot(storage)
+        self._clients = clients
         self._clock = clock
         self._grace_seconds = grace_seconds
         self._threads: dict[Direction, ThreadPoolExecutor] = {
@@ -84,14 +92,13 @@ class CacheController(Actor[ToController]):
         }
         self._counters = TransferCounters()
         self._fetches: dict[TransferId, asyncio.Event] = {}
-        self._backup_turn = asyncio.Lock()
 
     def stats(self) -> ControllerStats:
         """A snapshot of now."""
         copies = self._counters.transfers
-        if self._storage is None:
+        if self._store.attached is None:
             return ControllerStats(transfers=copies)
-        stats = self._storage.stats()
+        stats = self._store.attached.stats()
         return msgspec.structs.replace(stats, transfers={**copies, **stats.transfers})
 
     async def _run(self) -> None:
@@ -100,8 +107,7 @@ class CacheController(Actor[ToController]):
         finally:
             for thread in self._threads.values():
                 thread.shutdown(cancel_futures=True)
-            if self._storage is not None:
-                await self._storage.aclose()
+            await self._store.aclose()
 
     async def _serve(self) -> None:
         """Until the mailbox is exhausted, and its transfers have ended or their grace has."""
@@ -128,17 +134,23 @@ class CacheController(Actor[ToController]):
                 copy = partial(self._copier.load_back, host, device)
                 transfers.create_task(self._copy(transfer_id, "host_to_device", len(host), copy))
             case Lookup():
-                transfers.create_task(self._look_up(message, self._store()))
+                self._store.use(partial(self._look_up, message), transfers)
             case Fetch():
                 stopped = self._fetches[message.transfer_id] = asyncio.Event()
-                transfers.create_task(self._fetch(message, self._store(), stopped))
+                self._store.use(partial(self._fetch, message, stopped), transfers)
             case StopFetch():
                 if message.transfer_id in self._fetches:  # else it has ended by itself
                     self._fetches[message.transfer_id].set()
             case Backup():
-                transfers.create_task(self._back_up(message, self._store()))
+                self._store.use(partial(self._back_up, message), transfers)
             case ClearStorage():
-                transfers.create_task(self._clear(message, self._store()))
+                self._store.use(partial(self._clear, message), transfers)
+            case AttachStorage():
+                transfers.create_task(self._attach(message, transfers))
+            case DetachStorage():
+                self._store.replace(None, transfers)
+                _log.info("the store is detached")
+                transfers.create_task(self._report(StorageChanged(is_attached=False)))
             case _:
                 assert_never(message)
 
@@ -170,7 +182,7 @@ class CacheController(Actor[ToController]):
             LookedUp(transfer_id=message.transfer_id, num_present=num_present, answer=answer, seconds=seconds)
         )
 
-    async def _fetch(self, message: Fetch, storage: StorageClient, stopped: asyncio.Event) -> None:
+    async def _fetch(self, message: Fetch, stopped: asyncio.Event, storage: StorageClient) -> None:
         started = self._clock()
         first_seconds: float | None = None
         num_hits = 0
@@ -197,8 +209,7 @@ class CacheController(Actor[ToController]):
         )
 
     async def _back_up(self, message: Backup, storage: StorageClient) -> None:
-        async with self._backup_turn:
-            stored = await storage.backup(message.keys, message.host_page_ids)
+        stored = await storage.backup(message.keys, message.host_page_ids)
         await self._report(BackedUp(transfer_id=message.transfer_id, stored=stored))
 
     async def _clear(self, message: ClearStorage, storage: StorageClient) -> None:
@@ -208,15 +219,24 @@ class CacheController(Actor[ToController]):
             report = StorageCleared(transfer_id=message.transfer_id, num_pages=0, error=str(error))
         await self._report(report)
 
+    async def _attach(self, message: AttachStorage, transfers: asyncio.TaskGroup) -> None:
+        try:
+            if self._clients is None:
+                raise StoreRefusedError("the store of this engine stays as it is")
+            storage = await self._clients.open(message.backend, message.extra_config)
+        except StoreRefusedError as error:
+            is_attached = self._store.attached is not None
+            report = StorageChanged(is_attached=is_attached, error=str(error), param=error.param)
+        else:
+            self._store.replace(storage, transfers)
+            _log.info("the store is now %s", storage.description)
+            report = StorageChanged(is_attached=True)
+        await self._report(report)
+
     async def _report(self, report: ControllerReport) -> None:
         """Waits while the scheduler's mailbox is full. Once that is closed, nobody asks for reports any more."""
         with suppress(MailboxClosed):
             await self._scheduler.send(report)
-
-    def _store(self) -> StorageClient:
-        if self._storage is None:
-            raise RuntimeError("asked for a store, of which there is none")
-        return self._storage
 
 
 def _one_line(error: Exception) -> str:

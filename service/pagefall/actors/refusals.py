@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagefall.errors import RequestError
-from pagefall.messages import Rejected
+from pagefall.messages import Rejected, StorageChanged
 
 
 def unavailable(reason: str) -> RequestError:
@@ -29,3 +29,24 @@ def refusal(rejected: Rejected, *, num_tokens: int) -> RequestError:
                 code="context_length_exceeded",
                 param="max_tokens",
             )
+
+
+def change_under_way() -> RequestError:
+    """One change of the store after the other."""
+    return RequestError(
+        "The store is being changed already. Try again when that has ended.",
+        status=409,
+        code="storage_change_under_way",
+        retry_after_seconds=1,
+    )
+
+
+def storage_refusal(changed: StorageChanged) -> RequestError:
+    """Why the store is what it was: the request's fault, or the store's, which may be down."""
+    outcome = "The store that was attached stays." if changed.is_attached else "No store is attached."
+    message = f"{changed.error}. {outcome}"
+    if changed.param is not None:
+        return RequestError(message, param=changed.param, code="invalid_value")
+    return RequestError(
+        f"The store does not answer: {message}", status=503, type="service_unavailable_error", code="storage_error"
+    )

@@ -18,7 +18,9 @@ from pagefall.actors.base import Actor
 from pagefall.actors.mailbox import Address, Mailbox
 from pagefall.cache.errors import ConservationError
 from pagefall.messages import (
+    AttachStorage,
     Cancel,
+    DetachStorage,
     FlushCache,
     FromScheduler,
     SchedulerStats,
@@ -100,6 +102,9 @@ class Scheduler(Actor[ToScheduler]):
                 reply = None if last is None else StepOutput(outputs=(last,))
             case FlushCache():
                 reply = reports.flush(self._state, message, now=now)
+            case AttachStorage() | DetachStorage():
+                reports.change_storage(self._state, message)
+                reply = None
             case _:
                 reply = reports.receive(self._state, message, now=now)
         self._send_transfers()

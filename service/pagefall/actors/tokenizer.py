@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
-from typing import Final, Literal, TypeVar, assert_never
+from typing import Any, Final, Literal, TypeVar, assert_never
 
 from pagefall.actors.answer import Answer
 from pagefall.actors.base import Actor
 from pagefall.actors.encoding import PromptEncoder
 from pagefall.actors.generation import TextGeneration
 from pagefall.actors.mailbox import Address, Mailbox, MailboxClosed
-from pagefall.actors.refusals import refusal, unavailable
+from pagefall.actors.refusals import change_under_way, refusal, storage_refusal, unavailable
 from pagefall.errors import RequestError
 from pagefall.messages import (
     Accepted,
+    AttachStorage,
     CacheFlushed,
     Cancel,
     ControllerStats,
+    DetachStorage,
     FlushCache,
     FromScheduler,
     Rejected,
@@ -33,6 +35,8 @@ from pagefall.messages import (
     SchedulerStats,
     StepOutput,
     StopParams,
+    StorageChange,
+    StorageChanged,
     Submit,
     Tier,
     TokenIds,
@@ -48,9 +52,9 @@ _MAX_FLUSHES: Final = 16
 
 def scheduler_mailbox_capacity(max_outstanding: int) -> int:
     """Room for all that can ever be under way to the scheduler: a `Submit` and a `Cancel` of every outstanding
-    request, and the flushes. So a `Cancel` always arrives, and at once.
+    request, the flushes, and a change of the store. So a `Cancel` always arrives, and at once.
     """
-    return 2 * max_outstanding + _MAX_FLUSHES
+    return 2 * max_outstanding + _MAX_FLUSHES + 1
 
 
 class _Outstanding:
@@ -96,6 +100,7 @@ class TokenizerActor(Actor[FromScheduler]):
         self._all_ended.set()
         self._flushes: dict[int, asyncio.Future[CacheFlushed]] = {}
         self._flush_ids = itertools.count()
+        self._storage_change: asyncio.Future[StorageChanged] | None = None
 
     @property
     def ready(self) -> bool:
@@ -141,6 +146,12 @@ class TokenizerActor(Actor[FromScheduler]):
         self._send(FlushCache(flush_id=flush_id, tiers=frozenset(tiers)))
         return await flushed
 
+    async def attach_storage(self, backend: str, extra_config: Mapping[str, Any]) -> None:
+        await self._change_storage(AttachStorage(backend=backend, extra_config=dict(extra_config)))
+
+    async def detach_storage(self) -> None:
+        await self._change_storage(DetachStorage())
+
     async def drain(self) -> None:
         """Refuses new requests and returns when every outstanding one has ended."""
         self.stop_accepting()
@@ -179,6 +190,10 @@ class TokenizerActor(Actor[FromScheduler]):
                     self._deliver(output)
             case CacheFlushed():
                 _settle(self._flushes.pop(message.flush_id), message)
+            case StorageChanged():
+                change, self._storage_change = self._storage_change, None
+                if change is not None:
+                    _settle(change, message)
             case _:
                 assert_never(message)
 
@@ -195,6 +210,20 @@ class TokenizerActor(Actor[FromScheduler]):
             raise unavailable("The server is shutting down")
         if self._num_encoding + len(self._outstanding) >= self._max_outstanding:
             raise unavailable(f"The server is full: {self._max_outstanding} requests run or wait")
+
+    async def _change_storage(self, change: StorageChange) -> None:
+        """The change goes on when whoever asked for it has left."""
+        if self._controller_stats is None:
+            raise RuntimeError("there are no tiers that could have a store")
+        if not self._accepting:
+            raise unavailable("The server is shutting down")
+        if self._storage_change is not None:
+            raise change_under_way()
+        self._storage_change = asyncio.get_running_loop().create_future()
+        self._send(change)
+        changed = await self._storage_change
+        if changed.error is not None:
+            raise storage_refusal(changed)
 
     def _submit(self, request: GenerateRequest, token_ids: TokenIds) -> _Outstanding:
         """Sends the request on. Raises `RequestError` if it is too long, or if the door was closed meanwhile."""
@@ -250,6 +279,8 @@ class TokenizerActor(Actor[FromScheduler]):
             outstanding.generation.fail(gone)
         for flushed in self._flushes.values():
             _fail(flushed, gone)
+        if self._storage_change is not None:
+            _fail(self._storage_change, gone)
 
 
 def _settle(future: asyncio.Future[T], value: T) -> None:

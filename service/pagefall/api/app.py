@@ -16,6 +16,7 @@ from pagefall.api.errors import on_http_exception, on_request_error
 from pagefall.api.health import Health
 from pagefall.api.models import Models
 from pagefall.api.operations import Operations
+from pagefall.api.storage import Storage
 from pagefall.api.tokens import Tokens
 from pagefall.config import HttpConfig
 from pagefall.errors import RequestError
@@ -25,10 +26,10 @@ def create_app(engine: Engine, config: HttpConfig) -> Starlette:
     """The ASGI application over `engine`. It logs every request itself: the server below it need not."""
     max_body_bytes = config.max_body_bytes
     health, models, operations = Health(engine), Models(engine), Operations(engine)
-    tokens = Tokens(engine, max_body_bytes=max_body_bytes)
+    tokens, storage = Tokens(engine, max_body_bytes=max_body_bytes), Storage(engine, max_body_bytes=max_body_bytes)
     middleware = [Middleware(AccessMiddleware)]
-    if config.api_key is not None:
-        middleware.append(Middleware(ApiKeyMiddleware, api_key=config.api_key))
+    if config.api_key is not None or config.admin_api_key is not None:
+        middleware.append(Middleware(ApiKeyMiddleware, api_key=config.api_key, admin_api_key=config.admin_api_key))
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", ChatCompletions(engine, max_body_bytes=max_body_bytes), methods=["POST"]),
@@ -38,6 +39,7 @@ def create_app(engine: Engine, config: HttpConfig) -> Starlette:
             Route("/tokenize", tokens.tokenize, methods=["POST"]),
             Route("/detokenize", tokens.detokenize, methods=["POST"]),
             Route("/flush_cache", operations.flush_cache, methods=["GET", "POST"]),
+            Route("/cache/storage", storage.show_or_change, methods=["GET", "PUT", "DELETE"]),
             Route("/metrics", operations.metrics),
             Route("/health", health.ready),
             Route("/health/live", health.live),

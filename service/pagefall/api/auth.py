@@ -1,4 +1,4 @@
-"""`--api-key`."""
+"""`--api-key` and `--admin-api-key`."""
 
 from __future__ import annotations
 
@@ -14,27 +14,70 @@ from pagefall.errors import RequestError
 _OPEN_PATHS: Final = frozenset({"/health", "/health/live", "/metrics"})
 """What probes and scrapers read, which are seldom given a key; nothing in it comes from a prompt or an answer."""
 
+_ADMIN_PATHS: Final = frozenset({"/cache/storage"})
+"""What changes the server for all its clients."""
+
 
 class ApiKeyMiddleware:
-    """Lets requests through that carry `Authorization: Bearer <api_key>`, and those for `_OPEN_PATHS`."""
+    """Lets requests through that carry a key in `Authorization: Bearer KEY`, and those for `_OPEN_PATHS`.
 
-    def __init__(self, app: ASGIApp, api_key: str) -> None:
+    For `_ADMIN_PATHS` it has to be `admin_api_key`: where there is none, nobody with a mere `api_key` gets there. For
+    all others either will do; they are open where there is no `api_key`.
+    """
+
+    def __init__(self, app: ASGIApp, api_key: str | None, admin_api_key: str | None) -> None:
         self._app = app
-        self._api_key = api_key.encode()
+        self._api_key = api_key
+        self._admin_api_key = admin_api_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in _OPEN_PATHS or self._is_authorized(scope):
+        error = self._refusal(scope) if scope["type"] == "http" else None
+        if error is None:
             await self._app(scope, receive, send)
-            return
-        error = RequestError(
-            "Incorrect API key provided: send the server's key as 'Authorization: Bearer KEY'.",
-            status=401,
-            type="authentication_error",
-            code="invalid_api_key",
-        )
-        await error_response(error)(scope, receive, send)
+        else:
+            await error_response(error)(scope, receive, send)
 
-    def _is_authorized(self, scope: Scope) -> bool:
-        scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
-        # Headers are Latin-1 on the wire; comparing bytes in constant time tells nothing about the key.
-        return scheme.lower() == "bearer" and hmac.compare_digest(key.strip(" ").encode("latin-1"), self._api_key)
+    def _refusal(self, scope: Scope) -> RequestError | None:
+        if scope["path"] in _OPEN_PATHS:
+            return None
+        key = _bearer(scope)
+        is_admin, is_client = _equal(key, self._admin_api_key), _equal(key, self._api_key)
+        if scope["path"] in _ADMIN_PATHS:
+            if is_admin:
+                return None
+            if is_client:
+                return _not_for_clients(has_admin_key=self._admin_api_key is not None)
+            return _incorrect("the server's admin key" if self._admin_api_key is not None else "the server's key")
+        if self._api_key is None or is_client or is_admin:
+            return None
+        return _incorrect("the server's key")
+
+
+def _bearer(scope: Scope) -> bytes | None:
+    scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
+    # Headers are Latin-1 on the wire.
+    return key.strip(" ").encode("latin-1") if scheme.lower() == "bearer" else None
+
+
+def _equal(given: bytes | None, key: str | None) -> bool:
+    """Comparing bytes in constant time tells nothing about the key."""
+    return given is not None and key is not None and hmac.compare_digest(given, key.encode())
+
+
+def _incorrect(which: str) -> RequestError:
+    return RequestError(
+        f"Incorrect API key provided: send {which} as 'Authorization: Bearer KEY'.",
+        status=401,
+        type="authentication_error",
+        code="invalid_api_key",
+    )
+
+
+def _not_for_clients(*, has_admin_key: bool) -> RequestError:
+    fix = "Send the admin key instead." if has_admin_key else "Start the server with --admin-api-key, and send that."
+    return RequestError(
+        f"Your key lets you use the server, not change it. {fix}",
+        status=403,
+        type="permission_error",
+        code="admin_key_required",
+    )

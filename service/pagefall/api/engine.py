@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from typing import Protocol
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, Protocol
 
 from pagefall.messages import CacheFlushed, ControllerStats, SchedulerStats, Tier, TokenIds
 from pagefall.text.requests import GenerateRequest, ModelCard, Prompt, TextDelta
@@ -45,6 +45,17 @@ class Engine(Protocol):
         """Drops the cached pages of these tiers that no running request holds. Raises `RequestError` (503) when too
         many flushes are under way.
         """
+
+    async def attach_storage(self, backend: str, extra_config: Mapping[str, Any]) -> None:
+        """Uses this store from now on, in place of the one there may be, which serves requests under way to their end.
+
+        Only where there are lower tiers. Raises `RequestError`, with nothing changed: 400 naming `backend` or
+        `extra_config`, 503 where the store does not answer, 409 while another change is under way. Cancelled, it may
+        happen all the same.
+        """
+
+    async def detach_storage(self) -> None:
+        """Uses no store from now on; does nothing where there is none. Raises `RequestError` as `attach_storage`."""
 
     def stats(self) -> SchedulerStats:
         """The latest snapshot; takes no lock and no time."""

@@ -1,9 +1,10 @@
-"""`pagefall cache stats|verify|clear|diff`: a store looked at, checked and cleared without a server."""
+"""`pagefall cache stats|verify|clear|copy|diff`: a store looked at, checked, cleared and moved without a server."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -17,10 +18,12 @@ from pagefall.cache.namespace import Namespace
 from pagefall.cli import cache_report
 from pagefall.cli.cache_flags import (
     CLEAR_FLAGS,
+    COPY_FLAGS,
     DIFF_FLAGS,
     STATS_FLAGS,
     VERIFY_FLAGS,
     ClearConfig,
+    CopyConfig,
     StatsConfig,
     StoreConfig,
     VerifyConfig,
@@ -32,12 +35,14 @@ from pagefall.errors import ConfigError
 from pagefall.store_tools import (
     Advance,
     Contents,
+    copy_values,
     delete_values,
     list_contents,
     namespace_stats,
     read_manifest,
     verify_values,
 )
+from pagefall.tiers.values import check_value
 from pagefall_storage.errors import StorageConfigError, StorageError
 from pagefall_storage.protocol import StorageBackend, StoredValue
 from pagefall_storage.registry import known_backends, member_configs, open_backend
@@ -45,7 +50,10 @@ from pagefall_storage.stacked import Stacked
 
 C = TypeVar("C", bound=msgspec.Struct)
 
-_COMMANDS: Final = ("stats", "verify", "clear", "diff")
+_COMMANDS: Final = ("stats", "verify", "clear", "copy", "diff")
+
+_STORE: Final = re.compile(r"([A-Za-z0-9_.,-]+):(\{.*|@.+|)", re.DOTALL)
+"""`BACKEND:SETTINGS`; the settings, as `--extra-config` takes them, may be left out."""
 
 
 def cache(argv: Sequence[str]) -> int:
@@ -61,6 +69,12 @@ def cache(argv: Sequence[str]) -> int:
             return asyncio.run(_verify(_parse(VERIFY_FLAGS, VerifyConfig, rest)))
         case "clear":
             return asyncio.run(_clear(_parse(CLEAR_FLAGS, ClearConfig, rest)))
+        case "copy":
+            sides, flags = _sides(rest)
+            namespace = _parse(COPY_FLAGS, CopyConfig, flags).namespace
+            if len(sides) != 2:
+                raise ConfigError("cache copy: needs two stores, FROM and TO, before or after its flags; see --help")
+            return asyncio.run(_copy(_store(sides[0]), _store(sides[1]), namespace))
         case "diff":
             sides, flags = _sides(rest)
             config = _parse(DIFF_FLAGS, StoreConfig, flags)
@@ -111,6 +125,25 @@ async def _clear(config: ClearConfig) -> int:
     what = "all namespaces" if config.namespace is None else f"namespace {_resolve(contents, config.namespace)}"
     sys.stdout.write(f"cleared {what}: {num_deleted:,} values, {cache_report.size(num_bytes)}\n")
     return 0
+
+
+async def _copy(source: StoreConfig, target: StoreConfig, namespace: str | None) -> int:
+    async with _open(source, "FROM") as here:
+        values = _selected(await list_contents(here), namespace)
+        async with _open(target, "TO", makes_folder=True) as there:
+            with _progress("copying", len(values)) as advance:
+                copied = await copy_values(here, there, values, advance=advance)
+    sys.stdout.write(cache_report.copied(copied))
+    return 0 if copied.is_complete else 1
+
+
+def _store(text: str) -> StoreConfig:
+    """What `FROM` and `TO` name. Raises `ConfigError` for the bare name of a backend, which may be a folder's too."""
+    if text in known_backends():
+        raise ConfigError(f"cache copy: write {text}:{{...}} with its settings, or ./{text} if a folder is meant")
+    if match := _STORE.fullmatch(text):
+        return StoreConfig(storage_backend=match[1], extra_config=match[2] or None)
+    return StoreConfig(extra_config=msgspec.json.encode({"path": text}).decode())
 
 
 class _Side(msgspec.Struct, frozen=True):
@@ -178,16 +211,21 @@ def _list(contents: Contents) -> str:
 
 
 @asynccontextmanager
-async def _open(config: StoreConfig) -> AsyncIterator[StorageBackend]:
-    """Raises `ConfigError` for a store that cannot be opened, and for one that cannot answer what the body asks."""
+async def _open(
+    config: StoreConfig, source: str | None = None, *, makes_folder: bool = False
+) -> AsyncIterator[StorageBackend]:
+    """`source` is how errors call what the user gave; None: two flags. `makes_folder`: as a server does.
+
+    Raises `ConfigError` for a store that cannot be opened, and for one that cannot answer what the body asks.
+    """
     given = config.extra_config
-    settings = {} if given is None else read_extra_config(Given(given, "--extra-config"))
-    check_backend(config.storage_backend, "--storage-backend", known_backends())
+    settings = {} if given is None else read_extra_config(Given(given, source or "--extra-config"))
+    check_backend(config.storage_backend, source or "--storage-backend", known_backends())
     try:
         for name, its_settings in member_configs(config.storage_backend, settings):
-            if name == "file":
+            if name == "file" and not makes_folder:
                 _refuse_missing_folder(its_settings.get("path"))
-        backend = await open_backend(config.storage_backend, settings, value_bytes=None)
+        backend = await open_backend(config.storage_backend, settings, value_bytes=None, verify=check_value)
     except (StorageConfigError, StorageError) as error:
         raise ConfigError(str(error)) from error
     try:

@@ -32,6 +32,12 @@ class ClearConfig(StoreConfig, frozen=True, kw_only=True):
     all: bool = False
 
 
+class CopyConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`namespace` None: all of them."""
+
+    namespace: str | None = None
+
+
 _STORE = (
     Flag(
         "storage-backend",
@@ -80,4 +86,11 @@ DIFF_FLAGS = _table(
     "Name what differs between two namespaces: each is the beginning of one in the store, or the folder of a file "
     "store that has only one. Exit status 1 where anything does.",
     StoreConfig,
+)
+COPY_FLAGS = FlagTable(
+    program="pagefall cache copy FROM TO",
+    summary="Copy every sound value of one store to another that does not have it yet; run again, it goes on where it "
+    "ended. FROM and TO are folders of file stores, or BACKEND:SETTINGS, such as redis:{...} or s3:@FILE. Exit status "
+    "1 where something was not copied.",
+    groups=(Group("Flags", "", CopyConfig, (_NAMESPACE,)),),
 )

@@ -10,7 +10,7 @@ import msgspec
 
 from pagefall.bench.report import align
 from pagefall.cache.namespace import Namespace
-from pagefall.store_tools import NamespaceStats, Verified
+from pagefall.store_tools import Copied, NamespaceStats, Verified
 
 
 def stats_table(store: str, stats: Sequence[NamespaceStats], num_foreign: int) -> str:
@@ -48,6 +48,19 @@ def verified(it: Verified) -> str:
     lines += [f"not read  {count:,}  {kind}" for kind, count in _by_count(it.num_unread)]
     if it.num_deleted:
         lines.append(f"deleted   {it.num_deleted:,}")
+    return "\n".join(lines) + "\n"
+
+
+def copied(it: Copied) -> str:
+    """The counts, and why the copy is not whole."""
+    lines = [f"copied       {it.num_copied:,}  {size(it.num_bytes)}"]
+    if it.num_present:
+        lines.append(f"there before {it.num_present:,}")
+    lines += [f"damaged      {count:,}  {reason}" for reason, count in _by_count(it.num_bad)]
+    lines += [f"not read     {count:,}  {kind}" for kind, count in _by_count(it.num_unread)]
+    lines += [f"not written  {count:,}  {kind}" for kind, count in _by_count(it.num_unwritten)]
+    if it.stopped is not None:
+        lines.append(f"stopped: {it.stopped}; the same command goes on from here")
     return "\n".join(lines) + "\n"
 
 

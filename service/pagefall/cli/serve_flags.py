@@ -83,6 +83,7 @@ SERVE_FLAGS = FlagTable(
                 Flag("hicache-prefetch-timeout-base", "how long policy timeout waits at least", "SECONDS", minimum=0),
                 Flag("hicache-prefetch-timeout-per-ki-token", "and longer for each 1,024 tokens", "SECONDS", minimum=0),
                 Flag("hicache-storage-deadline", "when an operation of the store counts as failed", "SECONDS", above=0),
+                Flag("hicache-storage-required", "do not start while the store is down; without it: start, and wait"),
             ),
         ),
         Group(
@@ -104,6 +105,12 @@ SERVE_FLAGS = FlagTable(
                 Flag("host", "address to listen on; 0.0.0.0 is every IPv4 interface", "ADDRESS"),
                 Flag("port", "TCP port to listen on; 0 picks a free one", minimum=0, maximum=65535),
                 Flag("api-key", "ask every client for this bearer token", "KEY", environ="PAGEFALL_API_KEY"),
+                Flag(
+                    "admin-api-key",
+                    "the token that /cache/storage asks for where --api-key is set",
+                    "KEY",
+                    environ="PAGEFALL_ADMIN_API_KEY",
+                ),
                 Flag("log-level", "how much the log says"),
                 Flag("max-body-bytes", "largest request body; larger ones are refused with 413", minimum=1),
                 Flag(

@@ -21,14 +21,8 @@ _BACKEND: Final = "hicache-storage-backend"
 _PREFETCH_SETTINGS: Final = ("prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token")
 """SGLang has these among the store's settings. Here each is a flag, `--hicache-` and its name, that they set."""
 
-_NEED_A_STORE: Final = (
-    _EXTRA,
-    "hicache-storage-prefetch-policy",
-    "hicache-prefetch-threshold",
-    "hicache-prefetch-timeout-base",
-    "hicache-prefetch-timeout-per-ki-token",
-    "hicache-storage-deadline",
-)
+_NEED_A_STORE: Final = (_EXTRA, "hicache-storage-required")
+"""The others about a store are those of one that is attached later, too."""
 
 
 def resolve_tiers(given: GivenValues) -> GivenValues:

@@ -41,6 +41,8 @@ class Arrivals:
         self.asked_at = now
         self.waits_until = now
         """Computing does not begin on what is being fetched, nor the request, before this time."""
+        self.store_number = 0
+        """Of the store that was asked (`TierState.store_number`)."""
         self.lookup: TransferId | None = None
         self.fetch: TransferId | None = None
         self.rest: tuple[LookupRecord, range] | None = None

@@ -64,6 +64,7 @@ def ask(state: SchedulerState, waiting: Waiting, *, now: float) -> None:
     if not asks:
         return
     keys = tuple(page_keys(request.root, request.token_ids[: num_usable * state.page_size], state.page_size))
+    arrivals.store_number = tiers.store_number
     transfer_id = arrivals.lookup = tiers.next_id()
     tiers.lookups[transfer_id] = LookupRecord(arrivals, request.request_id, first_page, keys[first_page:])
     tiers.outbox.append(Lookup(transfer_id=transfer_id, keys=keys[first_page:]))
@@ -78,6 +79,8 @@ def looked_up(state: SchedulerState, report: LookedUp, *, now: float) -> None:
     arrivals = record.arrivals
     arrivals.lookup = None
     request = state.request(record.request_id)
+    if arrivals.store_number != tiers.store_number:
+        return
     if report.answer == "answered":
         tiers.storage_link.observe_latency(report.seconds)
     if arrivals.is_abandoned or request is None:
@@ -165,7 +168,10 @@ def fetch_ended(state: SchedulerState, report: FetchEnded, *, now: float) -> Non
     unread = record.pages[~record.reported]
     states[unread[states[unread] == FETCHING]] = ABSENT
     tiers.host.give_back(record.host_page_ids[~record.reported])
-    tiers.storage_link.observe(first_seconds=report.first_seconds, seconds=report.seconds, num_bytes=report.num_bytes)
+    if arrivals.store_number == tiers.store_number:
+        tiers.storage_link.observe(
+            first_seconds=report.first_seconds, seconds=report.seconds, num_bytes=report.num_bytes
+        )
     if record.rest and record.reported.all():
         arrivals.rest = (record.lookup, record.rest)
         resume(state, arrivals, now=now)
@@ -177,6 +183,8 @@ def resume(state: SchedulerState, arrivals: Arrivals, *, now: float) -> None:
     if arrivals.rest is None or arrivals.fetch is not None or not tiers.num_fetchable_pages:
         return
     if arrivals.is_abandoned or tiers.config.hicache_storage_prefetch_policy != "auto":
+        return
+    if arrivals.store_number != tiers.store_number:
         return
     (lookup, rest), arrivals.rest = arrivals.rest, None
     first = max(rest.start, arrivals.low_page)

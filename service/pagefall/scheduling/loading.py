@@ -114,7 +114,8 @@ def advance(state: SchedulerState, prefilling: Prefilling, *, now: float) -> Non
         arrivals.states[page:end] = ABSENT
         if is_from_storage:
             held = np.array([arrivals.held.pop(index) for index in range(page, end)], dtype=np.int32)
-            num_attached = tiers.host.attach(lease.node, held, is_stored=True)
+            is_stored = arrivals.store_number == tiers.store_number
+            num_attached = tiers.host.attach(lease.node, held, is_stored=is_stored)
             tiers.host.give_back(held[: len(held) - num_attached])
         if not request.num_preemptions:
             count_cached(state, request, "storage" if is_from_storage else "host", (end - page) * state.page_size)

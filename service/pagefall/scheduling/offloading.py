@@ -12,7 +12,7 @@ from typing import Final, assert_never
 from pagefall.cache.node import Device, Node
 from pagefall.messages import BackedUp, Backup, CopyDone, Offload
 from pagefall.scheduling.state import SchedulerState
-from pagefall.scheduling.tiers import TierState
+from pagefall.scheduling.tiers import BackupRecord, TierState
 
 _CLEAN_DIVISOR: Final = 8
 """`write_back` keeps so much of a pool ready to be dropped."""
@@ -92,9 +92,18 @@ def offloaded(tiers: TierState, done: CopyDone) -> None:
 
 
 def backed_up(tiers: TierState, report: BackedUp) -> None:
-    pin = tiers.backups.pop(report.transfer_id)
-    tiers.host.mark_stored(pin, report.stored)
-    tiers.host.unpin(pin)
+    record = tiers.backups.pop(report.transfer_id)
+    if record.store_number == tiers.store_number:
+        tiers.host.mark_stored(record.pin, report.stored)
+    tiers.host.unpin(record.pin)
+    _pump_backups(tiers)
+
+
+def store_attached(tiers: TierState) -> None:
+    """Nothing is in the store, as far as anyone knows. What a policy has copied to the host already goes on to it."""
+    tiers.host.forget_stored()
+    if tiers.config.hicache_write_policy != "write_back":
+        tiers.pending_backups.extend(tiers.host.unstored_leaves(tiers.host.num_pages))
     _pump_backups(tiers)
 
 
@@ -137,7 +146,7 @@ def _queue_backup(tiers: TierState, node: Node) -> None:
 
 def _pump_backups(tiers: TierState) -> None:
     """One at a time: writing is background work. A node evicted meanwhile is given up."""
-    while tiers.pending_backups and not tiers.backups:
+    while tiers.pending_backups and not tiers.is_backing_up:
         node = tiers.pending_backups.popleft()
         if not _is_in_tree(node) or not node.is_on_host:
             tiers.counters.num_skipped_backups += 1
@@ -146,7 +155,7 @@ def _pump_backups(tiers: TierState) -> None:
         if pin is None:  # stored already
             continue
         transfer_id = tiers.next_id()
-        tiers.backups[transfer_id] = pin
+        tiers.backups[transfer_id] = BackupRecord(pin, tiers.store_number)
         tiers.outbox.append(
             Backup(transfer_id=transfer_id, keys=tiers.host.page_keys(pin), host_page_ids=pin.host_page_ids)
         )

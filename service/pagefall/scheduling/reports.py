@@ -12,24 +12,25 @@ from pagefall.messages import (
     ClearStorage,
     ControllerReport,
     CopyDone,
+    DetachStorage,
     FetchEnded,
     FlushCache,
     LookedUp,
     PagesFetched,
+    StorageChange,
+    StorageChanged,
     StorageCleared,
     Tier,
 )
 from pagefall.scheduling import fetching, loading, offloading
 from pagefall.scheduling.request import Prefilling
 from pagefall.scheduling.state import SchedulerState
-from pagefall.scheduling.tiers import FlushRecord, TierState
+from pagefall.scheduling.tiers import FlushRecord, TierState, unknown_storage_link
 
 
-def receive(state: SchedulerState, report: ControllerReport, *, now: float) -> CacheFlushed | None:
+def receive(state: SchedulerState, report: ControllerReport, *, now: float) -> CacheFlushed | StorageChanged | None:
     """Applies the report; returns what someone outside has been waiting for."""
-    tiers = state.tiers
-    if tiers is None:
-        raise RuntimeError("the cache controller reported, but there are no tiers")
+    tiers = _tiers(state)
     match report:
         case CopyDone():
             if report.transfer_id in tiers.offloads:
@@ -50,6 +51,8 @@ def receive(state: SchedulerState, report: ControllerReport, *, now: float) -> C
             offloading.backed_up(tiers, report)
         case StorageCleared():
             return _storage_cleared(tiers, report)
+        case StorageChanged():
+            return _storage_changed(tiers, report)
         case _:
             assert_never(report)
     return None
@@ -73,6 +76,29 @@ def flush(state: SchedulerState, message: FlushCache, *, now: float) -> CacheFlu
     return CacheFlushed(flush_id=message.flush_id, num_pages=num_pages)
 
 
+def change_storage(state: SchedulerState, message: StorageChange) -> None:
+    """Has the controller change the store; its report is the answer.
+
+    No one may be told to ask a store that is detached, so from here on there is none. A store that replaces another is
+    only known when it is open: until then the old one is asked, and in between either may answer, both truly.
+    """
+    tiers = _tiers(state)
+    if isinstance(message, DetachStorage):
+        tiers.has_storage = False
+        tiers.store_number += 1
+        tiers.pending_backups.clear()
+    tiers.outbox.append(message)
+
+
+def _storage_changed(tiers: TierState, report: StorageChanged) -> StorageChanged:
+    if report.is_attached and report.error is None:
+        tiers.has_storage = True
+        tiers.store_number += 1
+        tiers.storage_link = unknown_storage_link()
+        offloading.store_attached(tiers)
+    return report
+
+
 def _storage_cleared(tiers: TierState, report: StorageCleared) -> CacheFlushed:
     record = tiers.flushes.pop(report.transfer_id)
     tiers.host.forget_stored()
@@ -81,3 +107,9 @@ def _storage_cleared(tiers: TierState, report: StorageCleared) -> CacheFlushed:
         num_pages={**record.num_pages, "storage": report.num_pages},
         storage_error=report.error,
     )
+
+
+def _tiers(state: SchedulerState) -> TierState:
+    if state.tiers is None:
+        raise RuntimeError("there are no tiers to hear of")
+    return state.tiers

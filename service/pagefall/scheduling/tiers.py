@@ -49,11 +49,24 @@ class LoadRecord:
 
 
 @dataclass(slots=True, eq=False)
+class BackupRecord:
+    """`pin` is written to the store with this number."""
+
+    pin: HostPin
+    store_number: int
+
+
+@dataclass(slots=True, eq=False)
 class FlushRecord:
     """A flush that is complete but for the store."""
 
     flush_id: int
     num_pages: dict[Tier, int]
+
+
+def unknown_storage_link() -> LinkSpeed:
+    """What is expected of a store before anything was measured: a local disk."""
+    return LinkSpeed(first_seconds=0.002, bytes_per_second=5e8)
 
 
 class TierCounters(msgspec.Struct):
@@ -75,14 +88,16 @@ class TierState:
         self.host = host
         self.page_bytes = page_bytes
         self.has_storage = has_storage
+        self.store_number = 0
+        """Rises whenever the store is another one, or gone: answers of a former one say nothing of the present."""
         self.outbox: list[ToController] = []
         self.host_link = LinkSpeed(first_seconds=0.0, bytes_per_second=4e9)
-        self.storage_link = LinkSpeed(first_seconds=0.002, bytes_per_second=5e8)
+        self.storage_link = unknown_storage_link()
         self.offloads: dict[TransferId, OffloadLease] = {}
         self.loads: dict[TransferId, LoadRecord] = {}
         self.lookups: dict[TransferId, LookupRecord] = {}
         self.fetches: dict[TransferId, FetchRecord] = {}
-        self.backups: dict[TransferId, HostPin] = {}
+        self.backups: dict[TransferId, BackupRecord] = {}
         self.flushes: dict[TransferId, FlushRecord] = {}
         self.pending_backups: deque[Node] = deque(maxlen=_MAX_PENDING_BACKUPS)
         self.counters = TierCounters()
@@ -105,6 +120,11 @@ class TierState:
     def num_fetchable_pages(self) -> int:
         """How many host pages may be reserved for fetches now: half of the pool, less what already is."""
         return max(0, self.host.num_pages // 2 - self.host.num_reserved)
+
+    @property
+    def is_backing_up(self) -> bool:
+        """Whether something is being written to the present store."""
+        return any(record.store_number == self.store_number for record in self.backups.values())
 
     def next_id(self) -> TransferId:
         return TransferId(next(self._ids))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field
+
 from pagefall.messages import Direction, TransferStats
 
 
@@ -23,3 +26,15 @@ class TransferCounters:
             seconds=sums.seconds + seconds,
         )
         self.transfers = {**self.transfers, direction: added}
+
+
+@dataclass(slots=True)
+class StorageCounters:
+    """What was asked of a store and of those before it, so that the counts of a server only rise.
+
+    `num_outcomes` and `num_failures` are those of `ControllerStats`.
+    """
+
+    transfers: TransferCounters = field(default_factory=TransferCounters)
+    num_outcomes: Counter[str] = field(default_factory=Counter)
+    num_failures: Counter[str] = field(default_factory=Counter)

@@ -44,8 +44,8 @@ class GuardedStore:
     """Runs operations of one backend. A probe of the breaker is an operation of its own, which no request waits for:
     it asks for one key, and reads it into a buffer of `value_bytes`.
 
-    `num_failures` counts operations that returned nothing, by "timeout" and "error". Whoever looks into the results of
-    the others may add what they find.
+    `num_failures` counts operations that returned nothing, by "timeout" and "error", in the counter given or, without
+    one, in one of its own. Whoever looks into the results of the others may add what they find.
     """
 
     def __init__(
@@ -56,10 +56,11 @@ class GuardedStore:
         deadline_seconds: float,
         value_bytes: int,
         clock: Callable[[], float],
+        num_failures: Counter[str] | None = None,
     ) -> None:
         self.backend = backend
         self.breaker = breaker
-        self.num_failures = Counter[str]()
+        self.num_failures = Counter[str]() if num_failures is None else num_failures
         self._deadline_seconds = deadline_seconds
         self._value_bytes = value_bytes
         self._clock = clock

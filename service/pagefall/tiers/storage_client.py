@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import operator
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple, TypeVar, assert_never
 
 from pagefall.messages import ControllerStats, FetchOutcome, PageIds, StorageAnswer
 from pagefall.tiers.breaker import CircuitBreaker
-from pagefall.tiers.counters import TransferCounters
+from pagefall.tiers.counters import StorageCounters
 from pagefall.tiers.guarded_store import GuardedStore, Unanswered, one_each, read_trouble, write_trouble
 from pagefall.tiers.host_memory import HostMemory
 from pagefall.tiers.manifest import NAMESPACE_DIGITS, manifest_key
@@ -63,7 +62,8 @@ class _Page(NamedTuple):
 class StorageClient:
     """Belongs to one event loop. `namespace` is the digest (32 bytes) of everything that changes a page's bytes.
 
-    `deadline_seconds` is what one operation of the backend may take.
+    `deadline_seconds` is what one operation of the backend may take. `name` is the backend's. `counters` are those of
+    the clients before this one, to be added to; None: there were none.
     """
 
     def __init__(
@@ -75,10 +75,19 @@ class StorageClient:
         deadline_seconds: float,
         breaker: CircuitBreaker,
         clock: Callable[[], float],
+        name: str = "",
+        counters: StorageCounters | None = None,
     ) -> None:
+        self._counters = StorageCounters() if counters is None else counters
         self._store = GuardedStore(
-            backend, breaker, deadline_seconds=deadline_seconds, value_bytes=memory.value_bytes, clock=clock
+            backend,
+            breaker,
+            deadline_seconds=deadline_seconds,
+            value_bytes=memory.value_bytes,
+            clock=clock,
+            num_failures=self._counters.num_failures,
         )
+        self._name = name
         self._namespace = namespace
         self._prefix = f"{namespace.hex()[:NAMESPACE_DIGITS]}/"
         self._memory = memory
@@ -87,18 +96,26 @@ class StorageClient:
         self._batch_pages = max(1, min(_BATCH_PAGES, _BATCH_BYTES // memory.value_bytes))
         self._read_slots = asyncio.Semaphore(_MAX_READS)
         self._checksums = ThreadPoolExecutor(1, thread_name_prefix="page-checksum")
-        self._counters = TransferCounters()
-        self._num_outcomes = Counter[str]()
+        self._backup_turn = asyncio.Lock()
+        self._to_leave: dict[Key, bytes] = {}
+        self._is_retired = False
         self._is_refusing = False  # writes, as was logged
 
     def stats(self) -> ControllerStats:
         """What this client knows of the controller's."""
         return ControllerStats(
-            transfers=self._counters.transfers,
-            num_storage_outcomes=dict(self._num_outcomes),
-            num_storage_failures=dict(self._store.num_failures),
+            transfers=self._counters.transfers.transfers,
+            num_storage_outcomes=dict(self._counters.num_outcomes),
+            num_storage_failures=dict(self._counters.num_failures),
             breaker=self._store.breaker.state,
+            storage_backend=self._name,
+            storage_description=self.description,
         )
+
+    @property
+    def description(self) -> str:
+        """The backend's: one line, without secrets."""
+        return self._store.backend.description
 
     async def lookup(self, keys: Sequence[bytes]) -> tuple[int, StorageAnswer]:
         """How many leading `keys` the store says it has: a hint, for another may delete them."""
@@ -140,7 +157,7 @@ class StorageClient:
                     if read.answer == "breaker_open":
                         indices += [index for rest in batches for index in rest]
                     outcomes: list[FetchOutcome] = [read.answer] * len(indices)
-                    self._num_outcomes[read.answer] += len(indices)
+                    self._counters.num_outcomes[read.answer] += len(indices)
                 else:
                     outcomes = await self._settle(its_pages, read)
                 await report(tuple(indices), tuple(outcomes))
@@ -152,23 +169,36 @@ class StorageClient:
     async def backup(self, keys: Sequence[bytes], host_page_ids: PageIds) -> tuple[bool, ...]:
         """Writes the pages that the store does not have; which of them it has afterwards.
 
-        Takes its time: it rests after each batch for as long as that took. Gives up after a batch of which nothing was
-        stored. When this returns no page is read any more.
+        Takes its time: one backup is written at a time, and rests after each batch for as long as that took. Gives up
+        after a batch of which nothing was stored. When this returns no page is read any more.
         """
         pages = self._pages(keys, host_page_ids)
-        num_present, answer = await self.lookup(keys)
-        stored = [index < num_present for index in range(len(pages))]
-        for batch in self._batches(range(num_present, len(pages))) if answer == "answered" else ():
-            started = self._clock()
-            its_stored = await self._write([pages[index] for index in batch])
-            stored[batch.start : batch.stop] = its_stored
-            if not any(its_stored):
-                break
-            await asyncio.sleep(self._clock() - started)
+        async with self._backup_turn:
+            num_present, answer = (0, "breaker_open") if self._is_retired else await self.lookup(keys)
+            stored = [index < num_present for index in range(len(pages))]
+            for batch in self._batches(range(num_present, len(pages))) if answer == "answered" else ():
+                started = self._clock()
+                its_stored = await self._write([pages[index] for index in batch])
+                stored[batch.start : batch.stop] = its_stored
+                if self._is_retired or not any(its_stored):
+                    break
+                for name, value in list(self._to_leave.items()):
+                    await self.leave(name, value)
+                await asyncio.sleep(self._clock() - started)
         return tuple(stored)
 
+    def retire(self) -> None:
+        """Begins no more writes: another store has taken the place of this one. What was asked of it is still read."""
+        self._is_retired = True
+
+    def leave_later(self, name: Key, value: bytes) -> None:
+        """`leave`, as soon as the store takes pages."""
+        self._to_leave[name] = value
+
     async def leave(self, name: Key, value: bytes) -> bool:
-        """Has the store keep a value that is no page, in place of any other; whether it does now."""
+        """Has the store keep a value that is no page, in place of any other; whether it does now. Else it is tried
+        again when the store takes pages.
+        """
 
         async def put() -> list[PutOutcome]:
             present = bytearray(len(value))
@@ -179,7 +209,12 @@ class StorageClient:
             return await self._store.backend.put([PutItem(name, memoryview(value))])
 
         written = await self._store.call(put, kind="write", key=name, judge=write_trouble)
-        return not isinstance(written, Unanswered) and written == [Stored()]
+        is_kept = not isinstance(written, Unanswered) and written == [Stored()]
+        if is_kept:
+            self._to_leave.pop(name, None)
+        else:
+            self._to_leave[name] = value
+        return is_kept
 
     async def clear(self) -> int:
         """Deletes every page of the namespace, whatever the breaker says, and returns how many there were.
@@ -216,7 +251,7 @@ class StorageClient:
         read = await self._store.call(get, kind="read", key=names[0], judge=read_trouble)
         if not isinstance(read, Unanswered):
             num_hits = sum(isinstance(outcome, Hit) for outcome in read)
-            self._counters.add(
+            self._counters.transfers.add(
                 "storage_to_host",
                 num_pages=num_hits,
                 num_bytes=num_hits * self._memory.value_bytes,
@@ -228,11 +263,11 @@ class StorageClient:
         """Looks into what was read, and deletes what turns out corrupt."""
         checked = await self._on_thread(_verify, pages, read, self._namespace)
         outcomes = [_fetch_outcome(outcome) for outcome in checked]
-        self._num_outcomes.update(
+        self._counters.num_outcomes.update(
             f"corrupt:{outcome.reason}" if isinstance(outcome, Corrupt) else name
             for outcome, name in zip(checked, outcomes, strict=True)
         )
-        self._store.num_failures.update({outcome.kind for outcome in checked if isinstance(outcome, Failed)})
+        self._counters.num_failures.update({outcome.kind for outcome in checked if isinstance(outcome, Failed)})
         corrupt = [page.name for page, name in zip(pages, outcomes, strict=True) if name == "corrupt"]
         if corrupt:
             await self._store.call(lambda: self._store.backend.delete(corrupt), kind="write", key=corrupt[0])
@@ -253,8 +288,8 @@ class StorageClient:
             return [False] * len(pages)
         failures = [outcome for outcome in written if isinstance(outcome, Failed)]
         num_stored = len(pages) - len(failures)
-        self._store.num_failures.update({failure.kind for failure in failures})
-        self._counters.add(
+        self._counters.num_failures.update({failure.kind for failure in failures})
+        self._counters.transfers.add(
             "host_to_storage",
             num_pages=num_stored,
             num_bytes=num_stored * self._memory.value_bytes,

@@ -4,20 +4,25 @@ import asyncio
 import hashlib
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.fake_backend import FakeBackend
+from tests.filled_store import NAMESPACE
 
 from pagefall.actors.base import ActorCrash
 from pagefall.actors.cache_controller import CacheController
 from pagefall.actors.mailbox import Mailbox, MailboxClosed
+from pagefall.config import TierConfig
 from pagefall.messages import (
+    AttachStorage,
     BackedUp,
     Backup,
     ClearStorage,
     CopyDone,
+    DetachStorage,
     Fetch,
     FetchEnded,
     LoadBack,
@@ -27,13 +32,16 @@ from pagefall.messages import (
     PageIds,
     PagesFetched,
     StopFetch,
+    StorageChanged,
     StorageCleared,
     ToController,
     ToScheduler,
     TransferId,
 )
+from pagefall.tiers.assembly import StorageClients
 from pagefall.tiers.breaker import CircuitBreaker
 from pagefall.tiers.host_memory import HostMemory
+from pagefall.tiers.opening import StoreRefusedError
 from pagefall.tiers.storage_client import StorageClient
 from pagefall_storage.errors import StorageError
 
@@ -69,6 +77,24 @@ class FakeCopier:
         self.done.append((name, int(host_page_ids[0])))
 
 
+class FakeClients(StorageClients):
+    """Opens stores made here, once the gate is open."""
+
+    def __init__(self, memory: HostMemory) -> None:
+        super().__init__(TierConfig(hicache_storage_deadline=DEADLINE_SECONDS), memory, NAMESPACE)
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.opened: list[FakeBackend] = []
+
+    async def open(self, name: str, extra_config: Mapping[str, Any]) -> StorageClient:
+        await self.gate.wait()
+        if name != "fake":
+            raise StoreRefusedError("no such backend", "backend")
+        backend = FakeBackend()
+        self.opened.append(backend)
+        return await self.of(backend, name=name)
+
+
 class Rig:
     """A controller between two mailboxes, of which the test is both ends."""
 
@@ -86,6 +112,7 @@ class Rig:
             breaker=CircuitBreaker(open_seconds=1000.0),
             clock=time.monotonic,
         )
+        self.clients = FakeClients(self.memory)
         self.controller = CacheController(
             self.mailbox,
             self.reports.address,
@@ -94,6 +121,7 @@ class Rig:
             storage if has_store else None,
             clock=time.monotonic,
             grace_seconds=grace_seconds,
+            clients=self.clients,
         )
         self.running = asyncio.create_task(self.controller.run())
 
@@ -371,3 +399,100 @@ async def test_to_ask_for_a_store_where_there_is_none_is_a_bug(message: ToContro
     await rig.send(message)
     with pytest.raises(ActorCrash, match="RuntimeError: asked for a store, of which there is none"):
         await rig.running
+
+
+ATTACH = AttachStorage(backend="fake", extra_config={})
+ATTACHED, DETACHED = StorageChanged(is_attached=True), StorageChanged(is_attached=False)
+
+
+async def test_a_store_that_is_attached_is_the_one_that_is_asked() -> None:
+    rig = Rig(has_store=False)
+    assert await rig.ask(ATTACH) == ATTACHED
+    await rig.fill(3)
+    assert len(rig.clients.opened[0].values) == 3 + 1, "with the manifest"
+    stats = rig.controller.stats()
+    assert (stats.breaker, stats.storage_backend, stats.storage_description) == ("closed", "fake", "a fake store")
+    await rig.end()
+    assert rig.clients.opened[0].is_closed
+
+
+async def test_a_store_is_open_before_it_takes_the_place_of_another(rig: Rig) -> None:
+    await rig.fill(3)
+    rig.clients.gate.clear()
+    await rig.send(ATTACH)
+    await settle()
+    found = await rig.ask(lookup(1, 3))
+    assert isinstance(found, LookedUp)
+    assert found.num_present == 3
+    rig.clients.gate.set()
+    assert await rig.next_reports() == [ATTACHED]
+    await settle()
+    assert rig.backend.is_closed
+    found = await rig.ask(lookup(2, 3))
+    assert isinstance(found, LookedUp)
+    assert found.num_present == 0
+
+
+async def test_a_store_that_cannot_be_opened_leaves_the_other(rig: Rig) -> None:
+    refused = await rig.ask(AttachStorage(backend="unheard of", extra_config={}))
+    assert refused == StorageChanged(is_attached=True, error="no such backend", param="backend")
+    await rig.fill(3)
+    assert not rig.backend.is_closed
+
+
+async def test_a_fetch_goes_on_with_its_store_which_is_closed_after_it(rig: Rig) -> None:
+    await rig.fill(NUM_PAGES)
+    gate = rig.backend.gates["get"] = asyncio.Event()
+    await rig.send(fetch(1, NUM_PAGES), DetachStorage())
+    assert await rig.next_reports() == [DETACHED]
+    assert rig.controller.stats().breaker is None
+    await settle()
+    assert not rig.backend.is_closed
+    gate.set()
+    reports: list[ToScheduler] = []
+    while not reports or not isinstance(reports[-1], FetchEnded):
+        reports += await rig.next_reports()
+    outcomes = [outcome for report in reports if isinstance(report, PagesFetched) for outcome in report.outcomes]
+    assert outcomes == ["hit"] * NUM_PAGES
+    await settle()
+    assert rig.backend.is_closed
+
+
+async def test_a_backup_ends_early_with_its_store_and_holds_up_none_to_the_next(rig: Rig) -> None:
+    gate = rig.backend.gates["put"] = asyncio.Event()
+    rig.backend.is_stubborn = True
+    await rig.send(backup(1, NUM_PAGES))
+    await settle()
+    assert await rig.ask(ATTACH) == ATTACHED
+    assert await rig.ask(backup(2, 3)) == BackedUp(transfer_id=TransferId(2), stored=(True,) * 3)
+    gate.set()
+    (late,) = await rig.next_reports()
+    assert isinstance(late, BackedUp)
+    assert rig.backend.num_calls("put") == 1
+    await settle()
+    assert rig.backend.is_closed
+
+
+async def test_what_moved_to_and_from_all_stores_adds_up() -> None:
+    rig = Rig(has_store=False)
+    for number in range(3):
+        assert await rig.ask(ATTACH) == ATTACHED
+        await rig.fill(2 + number)
+    stats = rig.controller.stats()
+    assert stats.transfers["host_to_storage"].num_pages == 2 + 3 + 4
+    await rig.end()
+
+
+async def test_a_store_whose_call_never_ends_does_not_keep_a_drained_controller() -> None:
+    rig = Rig(grace_seconds=0.02)
+    rig.backend.is_stubborn = True
+    gate = rig.backend.gates["put"] = asyncio.Event()
+    await rig.send(backup(1, 3))
+    await settle()
+    assert await rig.ask(ATTACH) == ATTACHED
+    rig.controller.close()
+    async with asyncio.timeout(5):
+        await rig.running
+    assert rig.backend.is_closed
+    assert rig.clients.opened[0].is_closed
+    gate.set()

@@ -15,11 +15,13 @@ from pagefall.actors.mailbox import Mailbox
 from pagefall.actors.scheduler import Scheduler
 from pagefall.config import CacheConfig, SchedulerConfig, TierConfig
 from pagefall.messages import (
+    AttachStorage,
     BackedUp,
     Backup,
     CacheFlushed,
     Cancel,
     CopyDone,
+    DetachStorage,
     FlushCache,
     FromScheduler,
     LookedUp,
@@ -30,6 +32,7 @@ from pagefall.messages import (
     StepPlan,
     StepResult,
     StopFetch,
+    StorageChanged,
     ToController,
     ToScheduler,
     TransferId,
@@ -187,6 +190,7 @@ async def test_a_request_that_stands_back_wakes_up_by_the_report_it_waits_for() 
     async with running(World(threshold=8)) as world:
         await world.send(submit_message("a", PROMPT, max_tokens=1))
         (lookup,) = world.to_controller.take_all()
+        assert isinstance(lookup, Lookup)
         assert not world.is_stepping
         await world.send(LookedUp(transfer_id=lookup.transfer_id, num_present=0, answer="answered", seconds=0.1))
         assert world.is_stepping
@@ -200,8 +204,10 @@ async def test_it_is_quiet_once_nothing_is_under_way_or_waits_to_be_written() ->
         assert quiet.done(), "nothing was under way when it asked"
         quiet = asyncio.create_task(world.scheduler.wait_until_quiet())
         (offload,) = world.to_controller.take_all()
+        assert isinstance(offload, Offload)
         await world.send(copied(offload.transfer_id))
         (backup,) = world.to_controller.take_all()
+        assert isinstance(backup, Backup)
         assert not quiet.done()
         await world.send(BackedUp(transfer_id=backup.transfer_id, stored=(True,) * 3))
         assert quiet.done()
@@ -215,3 +221,21 @@ async def test_a_controller_whose_mailbox_is_full_is_a_bug_and_no_reason_to_wait
     await world.end_step()
     with pytest.raises(ActorCrash, match="the cache controller's mailbox is full"):
         await task
+
+
+async def test_the_store_is_changed_during_a_step_and_the_answer_goes_out() -> None:
+    async with running(World()) as world:
+        await world.begin_second_step()
+        await world.send(DetachStorage())
+        assert world.is_stepping
+        assert world.to_controller.take_all() == [DetachStorage()]
+        assert not world.state.tiers or not world.state.tiers.has_storage
+        await world.send(StorageChanged(is_attached=False))
+        assert world.output.take_all() == [StorageChanged(is_attached=False)]
+        attach = AttachStorage(backend="memory", extra_config={})
+        await world.send(attach)
+        assert world.to_controller.take_all() == [attach]
+        await world.send(StorageChanged(is_attached=True))
+        assert world.output.take_all() == [StorageChanged(is_attached=True)]
+        assert world.state.tiers is not None
+        assert world.state.tiers.has_storage

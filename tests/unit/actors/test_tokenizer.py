@@ -15,8 +15,11 @@ from pagefall.actors.tokenizer import TokenizerActor, scheduler_mailbox_capacity
 from pagefall.errors import RequestError
 from pagefall.messages import (
     Accepted,
+    AttachStorage,
     CacheFlushed,
     Cancel,
+    ControllerStats,
+    DetachStorage,
     FinishReason,
     FlushCache,
     FromScheduler,
@@ -26,6 +29,7 @@ from pagefall.messages import (
     RequestOutput,
     SchedulerStats,
     StepOutput,
+    StorageChanged,
     Submit,
     ToScheduler,
 )
@@ -54,6 +58,7 @@ class World:
             eos_token_ids=frozenset([EOS]),
             max_outstanding=max_outstanding,
             stats=lambda: STATS,
+            controller_stats=ControllerStats,
         )
 
     async def received(self) -> list[ToScheduler]:
@@ -314,11 +319,71 @@ async def test_when_the_tokenizer_ends_nobody_is_left_waiting(tokenizer: Tokeniz
         reading = asyncio.create_task(anext(generation))
         waiting = asyncio.create_task(world.engine.generate(request("b")))
         flushing = asyncio.create_task(world.engine.flush_cache())
+        detaching = asyncio.create_task(world.engine.detach_storage())
         await settle()
         world.engine.close()
-        outcomes = await asyncio.gather(reading, waiting, flushing, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [RequestError] * 3
+        outcomes = await asyncio.gather(reading, waiting, flushing, detaching, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [RequestError] * 4
     await generation.aclose()
+
+
+async def test_a_change_of_the_store_ends_with_the_schedulers_word(world: World) -> None:
+    attaching = asyncio.create_task(world.engine.attach_storage("file", {"path": "x"}))
+    assert await world.received() == [AttachStorage(backend="file", extra_config={"path": "x"})]
+    assert not attaching.done()
+    await world.say(StorageChanged(is_attached=True))
+    await attaching
+    detaching = asyncio.create_task(world.engine.detach_storage())
+    assert await world.received() == [DetachStorage()]
+    await world.say(StorageChanged(is_attached=False))
+    await detaching
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "message"),
+    [
+        (
+            StorageChanged(is_attached=True, error="unknown field", param="extra_config"),
+            400,
+            "unknown field. The store that was attached stays.",
+        ),
+        (
+            StorageChanged(is_attached=False, error="no answer within 5 s"),
+            503,
+            "The store does not answer: no answer within 5 s. No store is attached.",
+        ),
+    ],
+)
+async def test_a_store_that_is_refused_is_an_error_that_names_the_field(
+    world: World, changed: StorageChanged, status: int, message: str
+) -> None:
+    attaching = asyncio.create_task(world.engine.attach_storage("file", {}))
+    await settle()
+    await world.say(changed)
+    with pytest.raises(RequestError) as refused:
+        await attaching
+    assert (refused.value.status, refused.value.message, refused.value.param) == (status, message, changed.param)
+
+
+async def test_one_change_of_the_store_goes_after_the_other_though_its_client_has_left(world: World) -> None:
+    attaching = asyncio.create_task(world.engine.attach_storage("file", {}))
+    await settle()
+    attaching.cancel()
+    with pytest.raises(RequestError) as refused:
+        await world.engine.detach_storage()
+    assert refused.value.status == 409
+    await world.say(StorageChanged(is_attached=True))
+    detaching = asyncio.create_task(world.engine.detach_storage())
+    await settle()
+    await world.say(StorageChanged(is_attached=False))
+    await detaching
+
+
+async def test_a_server_that_ends_changes_its_store_no_more(world: World) -> None:
+    world.engine.stop_accepting()
+    with pytest.raises(RequestError, match="shutting down"):
+        await world.engine.detach_storage()
+    assert await world.received() == []
 
 
 async def test_the_rest_of_the_engines_protocol(world: World) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence, Set
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from itertools import cycle
+from typing import Any
 
 import anyio
 import httpx
@@ -85,6 +86,12 @@ class FakeEngine:
         """`generate` returns to nobody before it was called so often."""
         self.finish_reason: FinishReason = "stop"
         self.storage_error: str | None = None
+        self.tiers: ControllerStats | None = None
+        """What is known of the lower tiers; None: there are none."""
+        self.tiers_after: ControllerStats | None = None
+        """The same, once the store was changed."""
+        self.changes: list[tuple[str, Mapping[str, Any]] | None] = []
+        """Stores that were attached; None where one was detached."""
         self.requests: list[GenerateRequest] = []
         self.num_deltas = 0
         self.withdrawn = 0
@@ -165,8 +172,20 @@ class FakeEngine:
             storage_error=self.storage_error if "storage" in tiers else None,
         )
 
+    async def attach_storage(self, backend: str, extra_config: Mapping[str, Any]) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self._change((backend, extra_config))
+
+    async def detach_storage(self) -> None:
+        self._change(None)
+
+    def _change(self, change: tuple[str, Mapping[str, Any]] | None) -> None:
+        self.changes.append(change)
+        self.tiers = self.tiers_after or self.tiers
+
     def controller_stats(self) -> ControllerStats | None:
-        return None
+        return self.tiers
 
     def stats(self) -> SchedulerStats:
         return SchedulerStats(

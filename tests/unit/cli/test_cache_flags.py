@@ -26,6 +26,9 @@ from pagefall.cli.main import main
         (["diff", "--storage-backend", "memory", "ab", "cd"], "no namespace begins with 'ab': the store has none"),
         (["diff", "ab", "cd", "--storage-backend", "memory"], "no namespace begins with 'ab': the store has none"),
         (["diff", "ab", "cd", "ef"], "unexpected argument 'ef'"),
+        (["copy"], "cache copy: needs two stores, FROM and TO, before or after its flags"),
+        (["copy", "--namespace", "ab"], "cache copy: needs two stores"),
+        (["copy", "one", "two", "--all"], "--all: unknown"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,3 +52,11 @@ def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str])
     text = capsys.readouterr().out
     assert f"usage: pagefall cache {command}" in text
     assert "--extra-config JSON|@FILE" in text
+
+
+def test_copy_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["cache", "copy", "--help"])
+    text = capsys.readouterr().out
+    assert "usage: pagefall cache copy FROM TO" in text
+    assert "--namespace PREFIX" in text

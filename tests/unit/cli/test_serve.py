@@ -32,7 +32,8 @@ def test_every_flag_reaches_its_field() -> None:
         *("--compile", "off", "--chat-template", "{{ messages }}", "--page-size", "32", "--max-total-tokens", "8192"),
         *("--radix-eviction-policy", "slru", "--max-running-requests", "8", "--max-queued-requests", "0"),
         *("--chunked-prefill-size", "256", "--schedule-policy", "fcfs", "--host", "0.0.0.0", "--port", "8000"),
-        *("--api-key", "secret", "--log-level", "warning", "--max-body-bytes", "1000"),
+        *("--api-key", "secret", "--admin-api-key", "more secret", "--log-level", "warning"),
+        *("--max-body-bytes", "1000"),
         *("--shutdown-grace-seconds", "2.5"),
     )
     assert config == ServeConfig(
@@ -56,6 +57,7 @@ def test_every_flag_reaches_its_field() -> None:
             host="0.0.0.0",
             port=8000,
             api_key="secret",
+            admin_api_key="more secret",
             log_level="warning",
             max_body_bytes=1000,
             shutdown_grace_seconds=2.5,
@@ -142,6 +144,7 @@ def test_the_api_key_may_come_from_the_environment_and_the_flag_wins() -> None:
     assert parse(PAGEFALL_API_KEY="from env").http.api_key == "from env"
     assert parse("--api-key", "from flag", PAGEFALL_API_KEY="from env").http.api_key == "from flag"
     assert parse(PAGEFALL_API_KEY="").http.api_key is None
+    assert parse(PAGEFALL_ADMIN_API_KEY="admin").http == HttpConfig(admin_api_key="admin")
 
 
 def test_a_chat_template_is_text_or_a_file(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_every_flag_reaches_its_field() -> None:
         *("--hicache-selective-hits", "3", "--hicache-storage-backend", "file", EXTRA, '{"path": "x"}'),
         *("--hicache-storage-prefetch-policy", "timeout", "--hicache-prefetch-threshold", "512"),
         *("--hicache-prefetch-timeout-base", "0.5", "--hicache-prefetch-timeout-per-ki-token", "0"),
-        *("--hicache-storage-deadline", "2"),
+        *("--hicache-storage-deadline", "2", "--hicache-storage-required"),
     )
     assert config == TierConfig(
         enable_hierarchical_cache=True,
@@ -51,6 +51,7 @@ def test_every_flag_reaches_its_field() -> None:
         hicache_prefetch_timeout_base=0.5,
         hicache_prefetch_timeout_per_ki_token=0.0,
         hicache_storage_deadline=2.0,
+        hicache_storage_required=True,
     )
 
 
@@ -119,11 +120,7 @@ def test_extra_config_and_a_flag_may_not_set_the_same() -> None:
             "--enable-hierarchical-cache contradicts --disable-radix-cache: the tiers hold what the radix cache knows",
         ),
         ([ON, EXTRA, "{}"], f"{EXTRA}: needs --hicache-storage-backend"),
-        (
-            [ON, "--hicache-storage-prefetch-policy", "timeout"],
-            "--hicache-storage-prefetch-policy: needs --hicache-storage-backend",
-        ),
-        ([ON, "--hicache-storage-deadline", "1"], "--hicache-storage-deadline: needs --hicache-storage-backend"),
+        ([ON, "--hicache-storage-required"], "--hicache-storage-required: needs --hicache-storage-backend"),
         (
             [ON, "--hicache-selective-hits", "3"],
             "--hicache-selective-hits: needs --hicache-write-policy write_through_selective",
@@ -138,6 +135,11 @@ def test_extra_config_and_a_flag_may_not_set_the_same() -> None:
 )
 def test_a_flag_without_effect_or_meaning_names_the_fix(argv: list[str], words: str) -> None:
     assert words in complaint(*argv)
+
+
+def test_a_store_that_is_attached_later_has_its_policies_from_the_start() -> None:
+    config = parse(ON, "--hicache-storage-prefetch-policy", "timeout", "--hicache-storage-deadline", "1")
+    assert (config.hicache_storage_prefetch_policy, config.hicache_storage_deadline) == ("timeout", 1.0)
 
 
 def test_the_file_has_a_table_of_its_own(tmp_path: Path) -> None:

@@ -373,3 +373,73 @@ async def test_closing_closes_the_backend(rig: Rig) -> None:
     backend, _, client = rig
     await client.aclose()
     assert backend.is_closed
+
+
+async def test_what_the_store_does_not_keep_now_is_left_when_it_takes_pages(rig: Rig) -> None:
+    backend, _, client = rig
+    name = manifest_key(NAMESPACE)
+    backend.errors["get"] = StorageError("down")
+    assert not await client.leave(name, b"manifest")
+    backend.put_failures = [Failed("error", "down")] * 16
+    assert not any(await client.backup(KEYS[:3], ids(3)))
+    assert name not in backend.values
+    del backend.errors["get"]
+    backend.put_failures = []
+    assert all(await client.backup(KEYS[:3], ids(3)))
+    assert backend.values[name] == b"manifest"
+    backend.calls.clear()
+    assert all(await client.backup(KEYS[:6], ids(6)))
+    assert backend.num_calls("get") == 0, "once is enough"
+
+
+async def test_what_is_left_later_is_not_asked_for_now(rig: Rig) -> None:
+    backend, _, client = rig
+    client.leave_later(manifest_key(NAMESPACE), b"manifest")
+    assert not backend.calls
+    await client.backup(KEYS[:1], ids(1))
+    assert backend.values[manifest_key(NAMESPACE)] == b"manifest"
+
+
+async def test_a_retired_client_reads_and_writes_no_more(rig: Rig) -> None:
+    await filled(rig, 3)
+    backend, _, client = rig
+    gate = backend.gates["put"] = asyncio.Event()
+    writing = asyncio.create_task(client.backup(KEYS, ids(NUM_PAGES)))
+    waiting = asyncio.create_task(client.backup(KEYS[:5], ids(5)))
+    await settle()
+    client.retire()
+    gate.set()
+    assert sum(await writing) == 3 + 16, "the batch under way"
+    assert await waiting == (False,) * 5
+    assert backend.num_calls("put") == 1
+    assert await fetched(client, 3) == ["hit"] * 3
+
+
+async def test_one_backup_is_written_after_the_other(rig: Rig) -> None:
+    backend, _, client = rig
+    gate = backend.gates["put"] = asyncio.Event()
+    writing = [asyncio.create_task(client.backup(KEYS[first : first + 2], ids(2))) for first in (0, 2)]
+    await settle()
+    assert backend.num_calls("put") == 1
+    gate.set()
+    assert await asyncio.gather(*writing) == [(True, True)] * 2
+
+
+async def test_operations_that_fail_for_writes_leave_reads_alone(rig: Rig) -> None:
+    await filled(rig, 3)
+    backend, _, client = rig
+    backend.errors["delete"] = StorageError("read-only")
+    for _ in range(5):
+        assert not await client.leave(manifest_key(NAMESPACE), b"manifest")
+    assert client.stats().breaker == "closed"
+    assert await fetched(client, 3) == ["hit"] * 3
+
+
+async def test_lookups_that_succeed_do_not_keep_a_store_in_use_that_gives_nothing(rig: Rig) -> None:
+    await filled(rig, 3)
+    backend, _, client = rig
+    backend.errors["get"] = StorageError("the data node is gone")
+    for _ in range(3):
+        assert await client.lookup(KEYS[:3]) == (3, "answered")
+        assert await fetched(client, 3) == ["error"] * 3
+    assert client.stats().breaker == "open"
