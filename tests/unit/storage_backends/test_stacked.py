@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from typing import Final
 
@@ -185,17 +186,36 @@ async def test_a_value_that_is_deleted_while_it_is_promoted_does_not_come_back(r
     assert await rig.get(KEYS[:1]) == [Miss()]
 
 
-async def test_a_value_that_is_deleted_while_it_is_read_is_not_promoted(rig: Rig) -> None:
+async def test_a_value_that_is_read_while_it_is_deleted_is_not_promoted(rig: Rig) -> None:
+    """The nearer member has deleted it already, the farther one not yet."""
     await put(rig.far, KEYS[:1])
-    rig.near.inject(Hang(), on={"delete"}, times=1)
+    rig.far.inject(Hang(), on={"delete"})
     deleting = asyncio.create_task(rig.stack.delete(KEYS[:1]))
     await asyncio.sleep(0.01)
-    await put(rig.far, KEYS[:1])
-    assert await get(rig.stack, KEYS[:1]) == [Hit()]
-    rig.near.heal()
-    await deleting
-    await rig.fills.wait_until_done()
-    assert await stored_keys(rig.near) == set()
+    assert await rig.get(KEYS[:1]) == [Hit()]
+    rig.far.heal()
+    assert await deleting == 1
+    assert await rig.get(KEYS[:1]) == [Miss()]
+
+
+async def test_a_value_that_was_deleted_since_it_was_read_is_not_promoted() -> None:
+    is_read, is_deleted = threading.Event(), threading.Event()
+
+    def verify(key: Key, value: memoryview) -> Hit | Corrupt:
+        is_read.set()
+        assert is_deleted.wait(timeout=10)
+        return is_sound(key, value)
+
+    near, far = MemoryBackend(), MemoryBackend()
+    stack = Stacked([near, far], verify=verify)
+    await put(far, KEYS[:1])
+    getting = asyncio.create_task(get(stack, KEYS[:1]))
+    assert await asyncio.to_thread(is_read.wait, 10)
+    assert await stack.delete(KEYS[:1]) == 1
+    is_deleted.set()
+    assert await getting == [Hit()]
+    await stack._fills.wait_until_done()
+    assert await stored_keys(near) == set()
 
 
 async def test_what_waits_to_be_promoted_is_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
