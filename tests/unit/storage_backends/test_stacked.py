@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fake_backend import FakeBackend
 from tests.unit.storage_backends.stores import get, put, stored_keys, value_of
 
 from pagefall_storage import stacked_fills
@@ -216,6 +217,24 @@ async def test_a_value_that_was_deleted_since_it_was_read_is_not_promoted() -> N
     assert await getting == [Hit()]
     await stack._fills.wait_until_done()
     assert await stored_keys(near) == set()
+
+
+async def test_a_member_that_does_not_let_go_of_a_value_holds_up_no_deletion_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stacked_fills, "_ENDING_SECONDS", 0.01)
+    near, far = FakeBackend(), MemoryBackend()
+    near.is_stubborn, gate = True, asyncio.Event()
+    near.gates["put"] = gate
+    stack = Stacked([near, far])
+    await put(far, KEYS[:1])
+    assert await get(stack, KEYS[:1]) == [Hit()]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        assert await stack.delete(KEYS[:1]) == 1
+        await stack.aclose()
+    gate.set()
+    await stack._fills.wait_until_done()
 
 
 async def test_what_waits_to_be_promoted_is_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
