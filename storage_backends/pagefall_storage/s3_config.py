@@ -39,7 +39,7 @@ class S3Config(msgspec.Struct, frozen=True, kw_only=True):
     access_key_id: str | None = None
     secret_access_key: str | None = None
     session_token: str | None = None
-    num_threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 16
+    num_threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
     connect_timeout_seconds: Seconds = 2.0
     read_timeout_seconds: Seconds = 5.0
     read_only: bool = False
