@@ -61,6 +61,7 @@ class _Chunks:
 
     def __init__(self, state: SchedulerState, *, budget: int, now: float) -> None:
         self.budget = budget
+        self._half = budget // 2
         self.prefills: list[Prefilling] = []
         self.sequences: list[SequenceStep] = []
         self._state = state
@@ -77,6 +78,11 @@ class _Chunks:
         start, end = span
         if end - start <= self.budget:
             self.budget -= end - start
+        elif self.budget < self._half:
+            # A step this large is no quicker for each token than two of its parts: the prompts in it are not made to
+            # wait for a part of one that will not get its first token from it.
+            self.budget = 0
+            return
         else:
             # The step is full now: the few tokens that alignment leaves are not worth beginning another prompt.
             end, self.budget = _aligned(start, start + self.budget), 0

@@ -76,8 +76,24 @@ def test_prompts_share_the_budget_in_order_of_seniority() -> None:
     driver.submit("a", prompt(0, 40))
     driver.submit("b", prompt(1, 40))
     driver.submit("c", prompt(2, 40))
-    assert planned(driver.step()) == {"a": (0, 40), "b": (0, 16)}
-    assert planned(driver.step()) == {"a": (40, 41), "b": (16, 40), "c": (0, 40)}
+    assert planned(driver.step()) == {"a": (0, 40)}
+    assert planned(driver.step()) == {"a": (40, 41), "b": (0, 40)}
+    assert planned(driver.step()) == {"a": (41, 42), "b": (40, 41), "c": (0, 40)}
+
+
+def test_small_prompts_fill_a_step_together_and_one_that_does_not_fit_waits() -> None:
+    driver = Driver(scheduler=fcfs(chunked_prefill_size=64))
+    for name, num_tokens in {"a": 20, "b": 20, "c": 30, "d": 10}.items():
+        driver.submit(name, prompt(ord(name), num_tokens))
+    assert planned(driver.step()) == {"a": (0, 20), "b": (0, 20)}
+    assert planned(driver.step()) == {"a": (20, 21), "b": (20, 21), "c": (0, 30), "d": (0, 10)}
+
+
+def test_a_long_prompt_is_begun_in_a_step_that_is_less_than_half_full() -> None:
+    driver = Driver(scheduler=fcfs(chunked_prefill_size=64))
+    driver.submit("a", prompt(0, 20))
+    driver.submit("b", prompt(1, 100))
+    assert planned(driver.step()) == {"a": (0, 20), "b": (0, 32)}
 
 
 def test_no_more_requests_run_than_allowed() -> None:
