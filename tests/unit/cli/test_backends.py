@@ -42,7 +42,7 @@ def test_a_named_backend_has_its_settings_and_what_it_says_of_them(capsys: pytes
     status, text, _ = run(capsys, "s3")
     assert status == 0
     assert "bucket text required" in lines(text)
-    assert "num_threads whole number, 1 to 256 16" in lines(text)
+    assert "num_threads whole number, 1 to 256 8" in lines(text)
     assert "path_style true or false or null null" in lines(text)
     assert "connect_timeout_seconds number, above 0 2.0" in lines(text)
     assert "`bucket` exists already." in text
