@@ -259,7 +259,8 @@ class BackendConformance:
             assert isinstance(outcome, Hit | Miss), outcome
             assert isinstance(outcome, Miss) or buffer == value
             num_hits += isinstance(outcome, Hit)
-        assert (await store.usage()).num_values == num_hits
+        # What was under way may still arrive at a server, whole; nothing that was there may be missing.
+        assert num_hits <= (await store.usage()).num_values <= len(keys)
 
     @pytest.mark.parametrize("name", _NOT_KEYS)
     async def test_what_is_not_a_key_is_refused_everywhere(self, store: StorageBackend, name: str) -> None:
