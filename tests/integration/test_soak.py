@@ -37,8 +37,7 @@ NUM_PAGES: Final = 64
 NUM_HOST_PAGES: Final = 256
 NUM_CLIENTS: Final = 24
 DOCUMENTS: Final = [np.random.default_rng(seed).integers(0, 256, 64).tolist() for seed in range(24)]
-RSS_SLACK_BYTES: Final = 16 * 2**20
-"""For 6,000 requests: 2.8 KB each, less than the tokens and pages of one."""
+RSS_SLACK_BYTES: Final = 8 * 2**20
 CORRUPT: Final = ("corrupt:short", "corrupt:checksum", "corrupt:damaged header")
 
 Backend = Literal["memory", "file"]
@@ -130,9 +129,15 @@ async def faulty_store(backend: Backend, folder: Path) -> AsyncIterator[Faulty]:
 
 
 async def hang_now_and_then(store: Faulty) -> None:
+    """Anything; and every time a read too, which else would seldom be met: lookups that hang keep reads from it."""
     while True:
         await asyncio.sleep(0.5)
         rule = store.inject(Hang(), times=3)
+        await asyncio.sleep(0.2)
+        store.remove(rule)
+        rule = store.inject(Hang(), on={"get"}, times=1)
+        while not rule.num_strikes:
+            await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)
         store.remove(rule)
 
@@ -149,7 +154,7 @@ def assert_at_baseline(stats: SchedulerStats) -> None:
         assert pool.free + pool.cached == pool.total == total
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("backend", "write", "prefetch"),
     [("memory", "write_through", "auto"), ("file", "write_back", "wait_complete")],
@@ -206,9 +211,9 @@ async def test_ten_thousand_requests_are_answered_rightly_and_leave_nothing_behi
     assert state.tiers.is_quiet
     # All of it has happened, and often.
     assert sum(soak.ended.values()) == 10_000
-    assert min(soak.ended.values()) > 100
-    assert min(stats.num_device_tokens, stats.num_host_tokens, stats.num_storage_tokens) > 1_000
-    assert stats.num_preemptions > 10
+    assert min(soak.ended.values()) > 300
+    assert min(stats.num_device_tokens, stats.num_host_tokens, stats.num_storage_tokens) > 5_000
+    assert stats.num_preemptions > 100
     assert controller is not None
-    assert {"hit", "miss", "error", *CORRUPT} <= controller.num_storage_outcomes.keys()
+    assert min(controller.num_storage_outcomes[name] for name in ("hit", "miss", "timeout", "error", *CORRUPT)) > 0
     assert asyncio.all_tasks() == tasks

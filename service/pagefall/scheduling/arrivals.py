@@ -54,7 +54,6 @@ class Arrivals:
         self.first_seconds = 0.0
         self.low_page = 0
         """Pages below are on the device, or are being computed."""
-        self.num_copying = 0
         self.pin: HostPin | None = None
         """Keeps what the host had of the prompt until the request starts."""
         self.lease: Lease | None = None
@@ -62,6 +61,11 @@ class Arrivals:
         self.is_abandoned = False
         self.has_started = False
         """Whether the request has device pages, to which pages can go on."""
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether a copy is writing to device pages of the request."""
+        return bool((self.states == COPYING).any())
 
     def is_waiting(self, now: float) -> bool:
         """Whether the request should still stand back for what it asked of the store."""

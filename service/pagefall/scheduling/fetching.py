@@ -74,7 +74,7 @@ def ask(state: SchedulerState, waiting: Waiting, *, now: float) -> None:
 
 def looked_up(state: SchedulerState, report: LookedUp, *, now: float) -> None:
     """The store has said how much it has: decides whether and how to load it."""
-    tiers = _tiers(state)
+    tiers = state.lower_tiers
     record = tiers.lookups.pop(report.transfer_id)
     arrivals = record.arrivals
     arrivals.lookup = None
@@ -118,7 +118,7 @@ def _fetch(
     load_seconds = tiers.storage_link.estimate(num_bytes)
     arrivals.first_seconds = tiers.storage_link.estimate(0)
     arrivals.seconds_a_page = load_seconds / len(pages)
-    compute_seconds = _compute_seconds(state, first, len(pages) * state.page_size)
+    compute_seconds = state.compute_seconds(first * state.page_size, len(pages) * state.page_size)
     arrivals.num_fetched = 0
     arrivals.waits_until = _fetch_wait(
         tiers.config, len(pages) * state.page_size, load_seconds, compute_seconds, waiting_since, now
@@ -134,7 +134,7 @@ def _fetch(
 
 def pages_fetched(state: SchedulerState, report: PagesFetched, *, now: float) -> None:
     """Some pages are in host memory, or will not be."""
-    tiers = _tiers(state)
+    tiers = state.lower_tiers
     record = tiers.fetches[report.transfer_id]
     arrivals = record.lookup.arrivals
     request = state.request(record.lookup.request_id)
@@ -160,7 +160,7 @@ def pages_fetched(state: SchedulerState, report: PagesFetched, *, now: float) ->
 
 def fetch_ended(state: SchedulerState, report: FetchEnded, *, now: float) -> None:
     """Nothing of it is written any more: what was not reported is free. What had no room before is read now."""
-    tiers = _tiers(state)
+    tiers = state.lower_tiers
     record = tiers.fetches.pop(report.transfer_id)
     arrivals = record.lookup.arrivals
     arrivals.fetch = None
@@ -179,7 +179,7 @@ def fetch_ended(state: SchedulerState, report: FetchEnded, *, now: float) -> Non
 
 def resume(state: SchedulerState, arrivals: Arrivals, *, now: float) -> None:
     """Reads on where the host had no room for all that the store has, if it has now."""
-    tiers = _tiers(state)
+    tiers = state.lower_tiers
     if arrivals.rest is None or arrivals.fetch is not None or not tiers.num_fetchable_pages:
         return
     if arrivals.is_abandoned or tiers.config.hicache_storage_prefetch_policy != "auto":
@@ -213,12 +213,6 @@ def overtake(tiers: TierState, arrivals: Arrivals, first: int, end: int) -> None
             stop(tiers, arrivals)
 
 
-def _tiers(state: SchedulerState) -> TierState:
-    if state.tiers is None:
-        raise RuntimeError("a report of a transfer came, but there are no tiers")
-    return state.tiers
-
-
 def _lookup_wait(state: SchedulerState, tiers: TierState, first_page: int, num_wanted: int) -> float:
     """Seconds a request stands back until the store has said what it has."""
     config = tiers.config
@@ -230,7 +224,7 @@ def _lookup_wait(state: SchedulerState, tiers: TierState, first_page: int, num_w
         case "timeout":
             return _timeout(config, num_wanted)
         case "auto":
-            compute = _compute_seconds(state, first_page, num_wanted)
+            compute = state.compute_seconds(first_page * state.page_size, num_wanted)
             wait = _UNKNOWN_COST_SECONDS if compute is None else max(_SHORTEST_WAIT_SECONDS, _LOOKUP_SHARE * compute)
             return min(wait, config.hicache_storage_deadline)
         case _:
@@ -270,7 +264,7 @@ def _timeout(config: TierConfig, num_tokens: int) -> float:
 def _is_worth_loading(state: SchedulerState, tiers: TierState, request: Request, first: int, num_pages: int) -> bool:
     """The cost model's word, with its inputs left in the request's trace. Only `auto` asks for it."""
     load = tiers.storage_link.estimate(num_pages * tiers.page_bytes)
-    compute = _compute_seconds(state, first, num_pages * state.page_size)
+    compute = state.compute_seconds(first * state.page_size, num_pages * state.page_size)
     trace = request.trace
     trace.load_seconds, trace.compute_seconds = load, compute
     trace.decision = "load"
@@ -285,9 +279,3 @@ def _is_worth_loading(state: SchedulerState, tiers: TierState, request: Request,
         return True
     trace.decision = "recompute"
     return False
-
-
-def _compute_seconds(state: SchedulerState, first_page: int, num_tokens: int) -> float | None:
-    return state.prefill_cost.estimate(
-        first_page * state.page_size, num_tokens, chunk_size=state.config.chunked_prefill_size
-    )

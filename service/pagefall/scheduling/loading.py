@@ -77,10 +77,9 @@ def load_fetched(tiers: TierState, arrivals: Arrivals, lease: Lease) -> None:
 
 def loaded(state: SchedulerState, report: CopyDone, *, now: float) -> None:
     """Pages are on the device, unless the copy failed: then they are computed."""
-    tiers = _tiers(state)
+    tiers = state.lower_tiers
     record = tiers.loads.pop(report.transfer_id)
     arrivals = record.arrivals
-    arrivals.num_copying -= len(record.pages)
     if record.pin is not None:
         tiers.host.unpin(record.pin)
     if report.error is None:
@@ -91,7 +90,7 @@ def loaded(state: SchedulerState, report: CopyDone, *, now: float) -> None:
         arrivals.states[record.pages] = ABSENT
     if arrivals.is_abandoned or report.error is not None:
         _drop(tiers, arrivals, record.pages)
-    if arrivals.lease is not None and not arrivals.num_copying:
+    if arrivals.lease is not None and not arrivals.is_copying:
         state.cache.release(arrivals.lease, now=now)
         arrivals.lease = None
 
@@ -101,7 +100,7 @@ def advance(state: SchedulerState, prefilling: Prefilling, *, now: float) -> Non
     arrivals = prefilling.arrivals
     if arrivals is None or prefilling.num_computed % state.page_size:
         return
-    tiers, request, lease = _tiers(state), prefilling.request, prefilling.lease
+    tiers, request, lease = state.lower_tiers, prefilling.request, prefilling.lease
     page = prefilling.num_computed // state.page_size
     while page < len(arrivals.states) and arrivals.states[page] == READY:
         end = arrivals.run_of(page, READY)
@@ -166,7 +165,7 @@ def planned(state: SchedulerState, prefilling: Prefilling, end: int) -> None:
     """Positions up to `end` are computed in the coming step."""
     if prefilling.arrivals is not None:
         end_page = -(-end // state.page_size)
-        fetching.overtake(_tiers(state), prefilling.arrivals, prefilling.num_computed // state.page_size, end_page)
+        fetching.overtake(state.lower_tiers, prefilling.arrivals, prefilling.num_computed // state.page_size, end_page)
 
 
 def abandon(tiers: TierState, arrivals: Arrivals, lease: Lease | None) -> bool:
@@ -179,7 +178,7 @@ def abandon(tiers: TierState, arrivals: Arrivals, lease: Lease | None) -> bool:
         tiers.host.unpin(arrivals.pin)
         arrivals.pin = None
     _drop(tiers, arrivals, np.flatnonzero((arrivals.states == FETCHED) | (arrivals.states == READY)))
-    if lease is None or not arrivals.num_copying:
+    if lease is None or not arrivals.is_copying:
         return False
     arrivals.lease = lease
     return True
@@ -192,7 +191,7 @@ def _meeting_point(
     page_size = state.page_size
     last_fetching = int(np.flatnonzero(arrivals.states == FETCHING)[-1])
     gap_start, gap_end = max(start, first_fetching * page_size), min(end, (last_fetching + 1) * page_size)
-    compute = state.prefill_cost.estimate(start, gap_end - start, chunk_size=state.config.chunked_prefill_size)
+    compute = state.compute_seconds(start, gap_end - start)
     pace = arrivals.fetch_seconds_a_page(now)
     if compute is None or pace == float("inf"):
         return end
@@ -204,10 +203,8 @@ def _meeting_point(
 
 def _is_quicker_than_computing(state: SchedulerState, first_page: int, num_pages: int) -> bool:
     """Whether the host's pages come sooner than they could be computed. Where nothing was measured yet they do."""
-    compute = state.prefill_cost.estimate(
-        first_page * state.page_size, num_pages * state.page_size, chunk_size=state.config.chunked_prefill_size
-    )
-    tiers = _tiers(state)
+    compute = state.compute_seconds(first_page * state.page_size, num_pages * state.page_size)
+    tiers = state.lower_tiers
     return compute is None or tiers.host_link.estimate(num_pages * tiers.page_bytes) < compute
 
 
@@ -221,7 +218,6 @@ def _load(
 ) -> None:
     """Begins to copy `host_page_ids` into the lease's device pages for `pages` of the prompt."""
     arrivals.states[pages] = COPYING
-    arrivals.num_copying += len(pages)
     transfer_id = tiers.next_id()
     tiers.loads[transfer_id] = LoadRecord(arrivals, lease, pages, pin)
     tiers.outbox.append(
@@ -236,9 +232,3 @@ def _drop(tiers: TierState, arrivals: Arrivals, pages: PageIndices) -> None:
     arrivals.from_storage[pages] = False  # should they come after all, it is from the host
     states = arrivals.states[pages]
     arrivals.states[pages[states != COPYING]] = ABSENT
-
-
-def _tiers(state: SchedulerState) -> TierState:
-    if state.tiers is None:
-        raise RuntimeError("pages come from tiers that there are not")
-    return state.tiers

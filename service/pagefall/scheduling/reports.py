@@ -30,7 +30,7 @@ from pagefall.scheduling.tiers import FlushRecord, TierState, unknown_storage_li
 
 def receive(state: SchedulerState, report: ControllerReport, *, now: float) -> CacheFlushed | StorageChanged | None:
     """Applies the report; returns what someone outside has been waiting for."""
-    tiers = _tiers(state)
+    tiers = state.lower_tiers
     match report:
         case CopyDone():
             if report.transfer_id in tiers.offloads:
@@ -82,7 +82,7 @@ def change_storage(state: SchedulerState, message: StorageChange) -> None:
     No one may be told to ask a store that is detached, so from here on there is none. A store that replaces another is
     only known when it is open: until then the old one is asked, and in between either may answer, both truly.
     """
-    tiers = _tiers(state)
+    tiers = state.lower_tiers
     if isinstance(message, DetachStorage):
         tiers.has_storage = False
         tiers.store_number += 1
@@ -107,9 +107,3 @@ def _storage_cleared(tiers: TierState, report: StorageCleared) -> CacheFlushed:
         num_pages={**record.num_pages, "storage": report.num_pages},
         storage_error=report.error,
     )
-
-
-def _tiers(state: SchedulerState) -> TierState:
-    if state.tiers is None:
-        raise RuntimeError("there are no tiers to hear of")
-    return state.tiers

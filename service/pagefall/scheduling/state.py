@@ -88,6 +88,17 @@ class SchedulerState:
         holder = self.running.get(request_id) or self.queue.get(request_id)
         return None if holder is None else holder.request
 
+    @property
+    def lower_tiers(self) -> TierState:
+        """`tiers`, for what only happens where there are some. Raises `RuntimeError` where there are none."""
+        if self.tiers is None:
+            raise RuntimeError("pages come from lower tiers, but there are none")
+        return self.tiers
+
+    def compute_seconds(self, start: int, num_tokens: int) -> float | None:
+        """What computing positions `[start, start + num_tokens)` would take; None before anything was observed."""
+        return self.prefill_cost.estimate(start, num_tokens, chunk_size=self.config.chunked_prefill_size)
+
     def num_pages_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.page_size)
 
