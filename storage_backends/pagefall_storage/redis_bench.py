@@ -10,23 +10,19 @@ up while the store works.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from statistics import median, quantiles
-from typing import TypeVar
 
 import msgspec
 from redis.asyncio import Redis
 
+from pagefall_storage.client_bench import StoreRuns, bench_keys, parse_arguments, take_turns
 from pagefall_storage.loop_lag import watched_loop
-from pagefall_storage.protocol import Hit, Key, PutItem, Stored
-from pagefall_storage.redis import RedisBackend, open_redis
-
-ItemT = TypeVar("ItemT")
+from pagefall_storage.redis import open_redis
 
 
 class RedisBenchConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +58,14 @@ async def measure(extra_config: dict[str, object], config: RedisBenchConfig) -> 
     """Rows "write" and "read"."""
     prefix = f"pagefall-bench-{os.getpid()}:"
     plain = _Plain(str(extra_config["url"]), prefix, config)
-    store = _Store(await open_redis({**extra_config, "key_prefix": prefix}, value_bytes=None), config)
+    backend = await open_redis({**extra_config, "key_prefix": prefix}, value_bytes=None)
+    store = StoreRuns(
+        backend,
+        num_values=config.num_values,
+        value_bytes=config.value_bytes,
+        batch=config.batch,
+        num_calls=config.num_calls,
+    )
     rows = []
     try:
         for what, run_plain, run_store in (
@@ -85,7 +88,8 @@ async def measure(extra_config: dict[str, object], config: RedisBenchConfig) -> 
                 )
             )
     finally:
-        await store.aclose()
+        await store.clear()
+        await backend.aclose()
         await plain.aclose()
     return rows
 
@@ -95,7 +99,7 @@ class _Plain:
 
     def __init__(self, url: str, prefix: str, config: RedisBenchConfig) -> None:
         self._client = Redis.from_url(url, max_connections=config.num_connections, socket_timeout=None)
-        self._names = [f"{prefix}{key}" for key in _keys(config)]
+        self._names = [f"{prefix}{key}" for key in bench_keys(config.num_values)]
         self._value = os.urandom(config.value_bytes)
         self._num_connections = config.num_connections
 
@@ -103,7 +107,7 @@ class _Plain:
         async def put(name: str) -> None:
             await self._client.set(name, self._value)
 
-        await _take_turns(put, self._names, self._num_connections)
+        await take_turns(put, self._names, self._num_connections)
 
     async def read(self) -> None:
         async def get(name: str) -> None:
@@ -111,52 +115,10 @@ class _Plain:
             assert value is not None
             assert len(value) == len(self._value)
 
-        await _take_turns(get, self._names, self._num_connections)
+        await take_turns(get, self._names, self._num_connections)
 
     async def aclose(self) -> None:
         await self._client.aclose()
-
-
-class _Store:
-    def __init__(self, backend: RedisBackend, config: RedisBenchConfig) -> None:
-        self._backend = backend
-        self._keys = _keys(config)
-        self._batches = [slice(first, first + config.batch) for first in range(0, config.num_values, config.batch)]
-        self._values = [memoryview(bytearray(os.urandom(config.value_bytes))) for _ in self._keys]
-        self._num_calls = config.num_calls
-
-    async def write(self) -> None:
-        async def put(batch: slice) -> None:
-            pairs = zip(self._keys[batch], self._values[batch], strict=True)
-            outcomes = await self._backend.put([PutItem(key, value) for key, value in pairs])
-            assert all(isinstance(outcome, Stored) for outcome in outcomes), outcomes
-
-        await _take_turns(put, self._batches, self._num_calls)
-
-    async def read(self) -> None:
-        async def get(batch: slice) -> None:
-            outcomes = await self._backend.get(self._keys[batch], self._values[batch])
-            assert all(isinstance(outcome, Hit) for outcome in outcomes), outcomes
-
-        await _take_turns(get, self._batches, self._num_calls)
-
-    async def aclose(self) -> None:
-        await self._backend.delete(self._keys)
-        await self._backend.aclose()
-
-
-def _keys(config: RedisBenchConfig) -> list[Key]:
-    return [Key(f"bench/{i:064x}") for i in range(config.num_values)]
-
-
-async def _take_turns(call: Callable[[ItemT], Awaitable[None]], items: Sequence[ItemT], num_at_once: int) -> None:
-    waiting = iter(items)
-
-    async def take_turns() -> None:
-        for item in waiting:
-            await call(item)
-
-    await asyncio.gather(*(take_turns() for _ in range(num_at_once)))
 
 
 async def _timed(run: Callable[[], Awaitable[None]], lags: list[float]) -> _Timing:
@@ -168,15 +130,8 @@ async def _timed(run: Callable[[], Awaitable[None]], lags: list[float]) -> _Timi
 
 def main() -> int:
     """Prints a table."""
-    parser = argparse.ArgumentParser(prog="python -m pagefall_storage.redis_bench", description=__doc__)
-    parser.add_argument("extra_config", type=msgspec.json.decode, help="the store's extra config, a JSON object")
-    defaults = RedisBenchConfig()
-    for field in msgspec.structs.fields(RedisBenchConfig):
-        name = field.name.replace("_", "-")
-        parser.add_argument(f"--{name}", type=int, default=getattr(defaults, field.name))
-    arguments = vars(parser.parse_args())
-    extra_config = arguments.pop("extra_config")
-    rows = asyncio.run(measure(extra_config, msgspec.convert(arguments, RedisBenchConfig)))
+    extra_config, config = parse_arguments("pagefall_storage.redis_bench", __doc__, RedisBenchConfig)
+    rows = asyncio.run(measure(extra_config, config))
     lines = [f"{'':8}{'plain MB/s':>12}{'store MB/s':>12}{'ratio':>8}{'CPU, us a value':>18}{'p99 lag, ms':>13}"]
     lines += [
         f"{row.what:8}{row.plain / 1e6:12,.0f}{row.store / 1e6:12,.0f}{row.store / row.plain:8.2f}"

@@ -9,7 +9,6 @@ lag is how much later than asked for the event loop wakes up while the store wor
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
@@ -17,16 +16,18 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, Final
 
 import boto3
 import msgspec
 from botocore.config import Config
 
+from pagefall_storage.client_bench import StoreRuns, parse_arguments
 from pagefall_storage.loop_lag import watched_loop
-from pagefall_storage.protocol import Hit, Key, PutItem, Stored
-from pagefall_storage.s3 import S3Backend, open_s3
+from pagefall_storage.s3 import open_s3
 from pagefall_storage.s3_config import S3Config, parse_s3_config
+
+_NUM_CALLS: Final = 2
 
 
 class S3BenchConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +54,13 @@ async def measure(extra_config: dict[str, object], config: S3BenchConfig) -> lis
     its_config = {**extra_config, "prefix": prefix}
     plain = _Plain(parse_s3_config(its_config), config)
     backend = await open_s3(its_config, value_bytes=config.value_bytes)
-    store = _Store(backend, config)
+    store = StoreRuns(
+        backend,
+        num_values=config.num_values,
+        value_bytes=config.value_bytes,
+        batch=config.batch,
+        num_calls=_NUM_CALLS,
+    )
     pairs: dict[str, list[tuple[float, float]]] = {"write": [], "read": []}
     lags: dict[str, list[float]] = {"write": [], "read": []}
     try:
@@ -119,41 +126,6 @@ class _Plain:
         return time.perf_counter() - started_at
 
 
-class _Store:
-    def __init__(self, backend: S3Backend, config: S3BenchConfig) -> None:
-        self._backend = backend
-        self._keys = [Key(f"bench/{i:064x}") for i in range(config.num_values)]
-        self._batches = [slice(first, first + config.batch) for first in range(0, config.num_values, config.batch)]
-        self._values = [memoryview(bytearray(os.urandom(config.value_bytes))) for _ in self._keys]
-
-    async def write(self) -> None:
-        async def put(batch: slice) -> None:
-            pairs = zip(self._keys[batch], self._values[batch], strict=True)
-            outcomes = await self._backend.put([PutItem(key, value) for key, value in pairs])
-            assert all(isinstance(outcome, Stored) for outcome in outcomes), outcomes
-
-        await self._run(put)
-
-    async def read(self) -> None:
-        async def get(batch: slice) -> None:
-            outcomes = await self._backend.get(self._keys[batch], self._values[batch])
-            assert all(isinstance(outcome, Hit) for outcome in outcomes), outcomes
-
-        await self._run(get)
-
-    async def clear(self) -> None:
-        await self._backend.delete(self._keys)
-
-    async def _run(self, call: Callable[[slice], Awaitable[None]]) -> None:
-        batches = iter(self._batches)
-
-        async def take_turns() -> None:
-            for batch in batches:
-                await call(batch)
-
-        await asyncio.gather(take_turns(), take_turns())
-
-
 async def _timed(run: Callable[[], Awaitable[None]], lags: list[float]) -> float:
     async with watched_loop(lags):
         started_at = time.perf_counter()
@@ -163,15 +135,8 @@ async def _timed(run: Callable[[], Awaitable[None]], lags: list[float]) -> float
 
 def main() -> int:
     """Prints a table."""
-    parser = argparse.ArgumentParser(prog="python -m pagefall_storage.s3_bench", description=__doc__)
-    parser.add_argument("extra_config", type=msgspec.json.decode, help="the store's extra config, a JSON object")
-    defaults = S3BenchConfig()
-    for field in msgspec.structs.fields(S3BenchConfig):
-        name = field.name.replace("_", "-")
-        parser.add_argument(f"--{name}", type=int, default=getattr(defaults, field.name))
-    arguments = vars(parser.parse_args())
-    extra_config = arguments.pop("extra_config")
-    rows = asyncio.run(measure(extra_config, msgspec.convert(arguments, S3BenchConfig)))
+    extra_config, config = parse_arguments("pagefall_storage.s3_bench", __doc__, S3BenchConfig)
+    rows = asyncio.run(measure(extra_config, config))
     lines = [f"{'':8}{'plain MB/s':>12}{'store MB/s':>12}{'ratio':>8}{'p99 lag, ms':>13}"]
     lines += [
         f"{row.what:8}{row.plain / 1e6:12,.0f}{row.store / 1e6:12,.0f}{row.store / row.plain:8.2f}"
