@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from pagefall_storage.config import ByteSize
@@ -67,4 +67,10 @@ def temp_files(folder: Path) -> list[Path]:
 
 
 def num_bytes_on_disk(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path.name != "lock")
+    """Others may write and delete meanwhile: what is gone when it is looked at counts as nothing."""
+    num_bytes = 0
+    for parent, _, names in os.walk(folder):  # which passes over a folder that has vanished
+        for name in set(names) - {"lock"}:
+            with suppress(FileNotFoundError):
+                num_bytes += Path(parent, name).stat().st_size
+    return num_bytes
