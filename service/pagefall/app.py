@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import FrameType
 from typing import Final, NamedTuple
@@ -34,7 +34,9 @@ from pagefall.actors.tokenizer import TokenizerActor, scheduler_mailbox_capacity
 from pagefall.api.app import create_app
 from pagefall.api.server import HttpServer, bind
 from pagefall.cache.namespace import Namespace
-from pagefall.config import CacheConfig, HttpConfig, SchedulerConfig, ServeConfig
+from pagefall.config import CacheConfig, HttpConfig, InsightConfig, SchedulerConfig, ServeConfig
+from pagefall.insight.records import TrafficObserver
+from pagefall.insight.traffic import TrafficLog
 from pagefall.messages import FromScheduler, ToController, ToScheduler
 from pagefall.model.engine import ModelInfo, PagedModel, load
 from pagefall.model.location import locate_tokenizer
@@ -103,6 +105,8 @@ async def running_engine(
     cache: CacheConfig,
     scheduler: SchedulerConfig,
     tiers: LowerTiers | None = None,
+    insight: InsightConfig = InsightConfig(),  # noqa: B008 - frozen
+    observers: Sequence[TrafficObserver] = (),
     grace_seconds: float = _WRITING_GRACE_SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[TokenizerActor]:
@@ -126,6 +130,7 @@ async def running_engine(
         tiers=None if tiers is None else tiers.config,
         num_host_pages=0 if tiers is None else tiers.memory.num_pages,
         page_bytes=0 if tiers is None else tiers.memory.page_bytes,
+        history_tokens=insight.explain_max_tokens if insight.explain_max_requests else 0,
     )
     controller = None
     if tiers is not None:
@@ -160,6 +165,7 @@ async def running_engine(
             eos_token_ids=eos_token_ids,
             max_outstanding=max_outstanding,
             stats=decider.stats,
+            traffic=TrafficLog(insight, observers=observers, clock=clock),
             controller_stats=None if controller is None else controller.stats,
         )
         async with asyncio.TaskGroup() as actors:
@@ -226,6 +232,7 @@ async def _serve(config: ServeConfig, bound: socket.socket, thread: DeviceThread
         cache=config.cache,
         scheduler=config.scheduler,
         tiers=tiers,
+        insight=config.insight,
     ) as engine:
         server = HttpServer(
             create_app(engine, config.http),

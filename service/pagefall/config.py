@@ -91,9 +91,28 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     shutdown_grace_seconds: float = 30.0
 
 
+class InsightConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server tells of its traffic, and remembers of it.
+
+    `explain_max_requests` 0: no request is remembered after its end, and no page's history. `redact_prompts`: no text
+    of a prompt is shown or logged, only where it is. `request_log`: a file, or "-" for standard output.
+    """
+
+    disable_metrics: bool = False
+    metrics_compat: Literal["none", "sglang"] = "none"
+    metrics_window: float = 300.0
+    """Seconds that the ready-made hit rate looks back."""
+    explain_max_requests: int = 4096
+    explain_max_tokens: int = 2_000_000
+    """Prompt tokens of the requests remembered; the same limit holds for the tokens whose pages' history is kept."""
+    redact_prompts: bool = False
+    request_log: str | None = None
+
+
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelConfig = ModelConfig()
     cache: CacheConfig = CacheConfig()
     tiers: TierConfig = TierConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     http: HttpConfig = HttpConfig()
+    insight: InsightConfig = InsightConfig()

@@ -19,7 +19,9 @@ from pagefall.actors.mailbox import Address, Mailbox
 from pagefall.cache.errors import ConservationError
 from pagefall.messages import (
     AttachStorage,
+    CacheDescribed,
     Cancel,
+    DescribeCache,
     DetachStorage,
     FlushCache,
     FromScheduler,
@@ -102,6 +104,8 @@ class Scheduler(Actor[ToScheduler]):
                 reply = None if last is None else StepOutput(outputs=(last,))
             case FlushCache():
                 reply = reports.flush(self._state, message, now=now)
+            case DescribeCache():
+                reply = CacheDescribed(query_id=message.query_id, branches=(), num_nodes=0, is_complete=True)
             case AttachStorage() | DetachStorage():
                 reports.change_storage(self._state, message)
                 reply = None

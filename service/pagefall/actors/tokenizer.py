@@ -20,12 +20,16 @@ from pagefall.actors.generation import TextGeneration
 from pagefall.actors.mailbox import Address, Mailbox, MailboxClosed
 from pagefall.actors.refusals import change_under_way, refusal, storage_refusal, unavailable
 from pagefall.errors import RequestError
+from pagefall.insight.records import AbortReason
+from pagefall.insight.traffic import TrafficLog
 from pagefall.messages import (
     Accepted,
     AttachStorage,
+    CacheDescribed,
     CacheFlushed,
     Cancel,
     ControllerStats,
+    DescribeCache,
     DetachStorage,
     FlushCache,
     FromScheduler,
@@ -48,13 +52,14 @@ from pagefall.text.tokenizer import Tokenizer
 T = TypeVar("T")
 
 _MAX_FLUSHES: Final = 16
+_MAX_DESCRIPTIONS: Final = 4
 
 
 def scheduler_mailbox_capacity(max_outstanding: int) -> int:
     """Room for all that can ever be under way to the scheduler: a `Submit` and a `Cancel` of every outstanding
-    request, the flushes, and a change of the store. So a `Cancel` always arrives, and at once.
+    request, flushes, questions about the tree, a change of the store. So a `Cancel` always arrives, and at once.
     """
-    return 2 * max_outstanding + _MAX_FLUSHES + 1
+    return 2 * max_outstanding + _MAX_FLUSHES + _MAX_DESCRIPTIONS + 1
 
 
 class _Outstanding:
@@ -81,6 +86,7 @@ class TokenizerActor(Actor[FromScheduler]):
         eos_token_ids: frozenset[int],
         max_outstanding: int,
         stats: Callable[[], SchedulerStats],
+        traffic: TrafficLog,
         controller_stats: Callable[[], ControllerStats] | None = None,
     ) -> None:
         """The scheduler's mailbox has `scheduler_mailbox_capacity(max_outstanding)`; `stats` reads its snapshot."""
@@ -92,6 +98,7 @@ class TokenizerActor(Actor[FromScheduler]):
         self._eos_token_ids = eos_token_ids
         self._max_outstanding = max_outstanding
         self._stats = stats
+        self._traffic = traffic
         self._controller_stats = controller_stats
         self._accepting = True
         self._num_encoding = 0
@@ -100,6 +107,8 @@ class TokenizerActor(Actor[FromScheduler]):
         self._all_ended.set()
         self._flushes: dict[int, asyncio.Future[CacheFlushed]] = {}
         self._flush_ids = itertools.count()
+        self._descriptions: dict[int, asyncio.Future[CacheDescribed]] = {}
+        self._description_ids = itertools.count()
         self._storage_change: asyncio.Future[StorageChanged] | None = None
 
     @property
@@ -110,6 +119,10 @@ class TokenizerActor(Actor[FromScheduler]):
     def model(self) -> ModelCard:
         return self._model
 
+    @property
+    def traffic(self) -> TrafficLog:
+        return self._traffic
+
     def stats(self) -> SchedulerStats:
         return self._stats()
 
@@ -117,17 +130,21 @@ class TokenizerActor(Actor[FromScheduler]):
         return None if self._controller_stats is None else self._controller_stats()
 
     async def generate(self, request: GenerateRequest) -> TextGeneration:
+        began_at = self._traffic.now()
         self._refuse_if_full()
         self._num_encoding += 1
         try:
             token_ids = await self._encoder.encode(request.prompt)
+        except RequestError:
+            self._traffic.refuse("bad_prompt")
+            raise
         finally:
             self._num_encoding -= 1
-        outstanding = self._submit(request, token_ids)
+        outstanding = self._submit(request, token_ids, began_at=began_at)
         try:
             await outstanding.accepted
         except asyncio.CancelledError:
-            self._cancel(request.request_id, "abort")
+            self._abort(request.request_id, "client_gone")
             raise
         return outstanding.generation
 
@@ -146,6 +163,15 @@ class TokenizerActor(Actor[FromScheduler]):
         self._send(FlushCache(flush_id=flush_id, tiers=frozenset(tiers)))
         return await flushed
 
+    async def describe_cache(self, *, max_branches: int) -> CacheDescribed:
+        if len(self._descriptions) >= _MAX_DESCRIPTIONS:
+            raise unavailable(f"{_MAX_DESCRIPTIONS} descriptions of the cache are under way")
+        query_id = next(self._description_ids)
+        described: asyncio.Future[CacheDescribed] = asyncio.get_running_loop().create_future()
+        self._descriptions[query_id] = described
+        self._send(DescribeCache(query_id=query_id, max_branches=max_branches))
+        return await described
+
     async def attach_storage(self, backend: str, extra_config: Mapping[str, Any]) -> None:
         await self._change_storage(AttachStorage(backend=backend, extra_config=dict(extra_config)))
 
@@ -163,7 +189,7 @@ class TokenizerActor(Actor[FromScheduler]):
     def abort_all(self) -> None:
         """Ends every outstanding request within a step; each consumer gets a last delta that says "abort"."""
         for request_id in list(self._outstanding):
-            self._cancel(request_id, "abort")
+            self._abort(request_id, "shutdown")
 
     @property
     def num_outstanding(self) -> int:
@@ -181,15 +207,19 @@ class TokenizerActor(Actor[FromScheduler]):
     def _receive(self, message: FromScheduler) -> None:
         match message:
             case Accepted():
+                self._traffic.accept(message.request_id)
                 _settle(self._outstanding[message.request_id].accepted, None)
             case Rejected():
                 outstanding = self._forget(message.request_id)
+                self._traffic.reject(message.request_id, message.reason)
                 _fail(outstanding.accepted, refusal(message, num_tokens=outstanding.num_tokens))
             case StepOutput():
                 for output in message.outputs:
                     self._deliver(output)
             case CacheFlushed():
                 _settle(self._flushes.pop(message.flush_id), message)
+            case CacheDescribed():
+                _settle(self._descriptions.pop(message.query_id), message)
             case StorageChanged():
                 change, self._storage_change = self._storage_change, None
                 if change is not None:
@@ -199,6 +229,7 @@ class TokenizerActor(Actor[FromScheduler]):
 
     def _deliver(self, output: RequestOutput) -> None:
         generation = self._outstanding[output.request_id].generation
+        self._traffic.push(output)
         generation.push(output)
         if output.finish_reason is not None:
             self._forget(output.request_id)
@@ -206,10 +237,15 @@ class TokenizerActor(Actor[FromScheduler]):
             self._cancel(output.request_id, "stop")  # a stop string: the scheduler cannot know
 
     def _refuse_if_full(self) -> None:
-        if not self._accepting:
-            raise unavailable("The server is shutting down")
+        self._refuse_if_leaving()
         if self._num_encoding + len(self._outstanding) >= self._max_outstanding:
+            self._traffic.refuse("queue_full")
             raise unavailable(f"The server is full: {self._max_outstanding} requests run or wait")
+
+    def _refuse_if_leaving(self) -> None:
+        if not self._accepting:
+            self._traffic.refuse("shutting_down")
+            raise unavailable("The server is shutting down")
 
     async def _change_storage(self, change: StorageChange) -> None:
         """The change goes on when whoever asked for it has left."""
@@ -225,14 +261,18 @@ class TokenizerActor(Actor[FromScheduler]):
         if changed.error is not None:
             raise storage_refusal(changed)
 
-    def _submit(self, request: GenerateRequest, token_ids: TokenIds) -> _Outstanding:
+    def _submit(self, request: GenerateRequest, token_ids: TokenIds, *, began_at: float) -> _Outstanding:
         """Sends the request on. Raises `RequestError` if it is too long, or if the door was closed meanwhile."""
-        max_tokens = resolve_max_tokens(
-            max_tokens=request.max_tokens,
-            num_prompt_tokens=len(token_ids),
-            context_length=self._model.context_length,
-            param="messages" if isinstance(request.prompt, ChatPrompt) else "prompt",
-        )
+        try:
+            max_tokens = resolve_max_tokens(
+                max_tokens=request.max_tokens,
+                num_prompt_tokens=len(token_ids),
+                context_length=self._model.context_length,
+                param="messages" if isinstance(request.prompt, ChatPrompt) else "prompt",
+            )
+        except RequestError:
+            self._traffic.refuse("too_long" if len(token_ids) else "bad_prompt")
+            raise
         stop_token_ids = request.stop_token_ids if request.ignore_eos else request.stop_token_ids | self._eos_token_ids
         submit = Submit(
             request_id=request.request_id,
@@ -242,14 +282,20 @@ class TokenizerActor(Actor[FromScheduler]):
             cache_salt=request.cache_salt,
             priority=request.priority,
         )
-        if not self._accepting:
-            raise unavailable("The server is shutting down")
+        self._refuse_if_leaving()
         answer = Answer(self._tokenizer, token_ids, request.stop)
-        outstanding = _Outstanding(submit, TextGeneration(answer, partial(self._cancel, request.request_id, "abort")))
+        outstanding = _Outstanding(
+            submit, TextGeneration(answer, partial(self._abort, request.request_id, "client_gone"))
+        )
+        self._traffic.begin(request, token_ids, max_tokens=max_tokens, began_at=began_at)
         self._outstanding[request.request_id] = outstanding
         self._all_ended.clear()
         self._send(submit)
         return outstanding
+
+    def _abort(self, request_id: RequestId, reason: AbortReason) -> None:
+        self._traffic.note_abort(request_id, reason)
+        self._cancel(request_id, "abort")
 
     def _cancel(self, request_id: RequestId, reason: Literal["stop", "abort"]) -> None:
         """Tells the scheduler, once, that the request is over. It stays outstanding until the scheduler agrees."""
@@ -279,6 +325,8 @@ class TokenizerActor(Actor[FromScheduler]):
             outstanding.generation.fail(gone)
         for flushed in self._flushes.values():
             _fail(flushed, gone)
+        for described in self._descriptions.values():
+            _fail(described, gone)
         if self._storage_change is not None:
             _fail(self._storage_change, gone)
 

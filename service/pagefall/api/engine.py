@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Protocol
 
-from pagefall.messages import CacheFlushed, ControllerStats, SchedulerStats, Tier, TokenIds
+from pagefall.insight.traffic import TrafficLog
+from pagefall.messages import CacheDescribed, CacheFlushed, ControllerStats, SchedulerStats, Tier, TokenIds
 from pagefall.text.requests import GenerateRequest, ModelCard, Prompt, TextDelta
 
 
@@ -56,6 +57,13 @@ class Engine(Protocol):
 
     async def detach_storage(self) -> None:
         """Uses no store from now on; does nothing where there is none. Raises `RequestError` as `attach_storage`."""
+
+    async def describe_cache(self, *, max_branches: int) -> CacheDescribed:
+        """The radix tree's largest branches. Raises `RequestError` (503) when too many ask at once."""
+
+    @property
+    def traffic(self) -> TrafficLog:
+        """The requests that live, and the last ones that ended."""
 
     def stats(self) -> SchedulerStats:
         """The latest snapshot; takes no lock and no time."""

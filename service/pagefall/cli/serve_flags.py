@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagefall.cli.flags import Flag, FlagTable, Group
-from pagefall.config import CacheConfig, HttpConfig, ModelConfig, SchedulerConfig, TierConfig
+from pagefall.config import CacheConfig, HttpConfig, InsightConfig, ModelConfig, SchedulerConfig, TierConfig
 
 SERVE_FLAGS = FlagTable(
     program="pagefall serve",
@@ -122,10 +122,33 @@ SERVE_FLAGS = FlagTable(
                 ),
             ),
         ),
+        Group(
+            "Insight",
+            "insight",
+            InsightConfig,
+            (
+                Flag("disable-metrics", "do not serve /metrics"),
+                Flag("metrics-compat", "also serve the metrics under the names of another engine"),
+                Flag(
+                    "metrics-window",
+                    "how far the ready-made hit rate and the console's figures look back",
+                    "SECONDS",
+                    minimum=1,
+                ),
+                Flag(
+                    "explain-max-requests",
+                    "ended requests that are remembered and can be explained; 0: none",
+                    minimum=0,
+                ),
+                Flag("explain-max-tokens", "most prompt tokens of these, and of the pages' history", minimum=0),
+                Flag("redact-prompts", "show and log no text of prompts, only where in them something is"),
+                Flag("request-log", "write a line of JSON for each request; - is standard output", "FILE|-"),
+            ),
+        ),
     ),
     always_on=(
         Flag("enable-cache-report", "cached tokens stand in every usage"),
-        Flag("enable-metrics", "Prometheus metrics are served at /metrics"),
+        Flag("enable-metrics", "Prometheus metrics are served at /metrics, unless --disable-metrics"),
     ),
     later=(
         "disable-hicache-numa-detect",

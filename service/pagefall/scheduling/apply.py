@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagefall.messages import FinishReason, RequestOutput, SequenceStep, StepOutput, StepPlan, StepResult, TokenLogprob
-from pagefall.scheduling import loading, offloading, transitions
+from pagefall.scheduling import loading, offloading, settling, transitions
 from pagefall.scheduling.request import Prefilling, Request
 from pagefall.scheduling.state import SchedulerState
 
@@ -40,12 +40,13 @@ def _take_token(state: SchedulerState, sequence: SequenceStep, sampled: TokenLog
     running = state.running[sequence.request_id]
     if isinstance(running, Prefilling):
         running = transitions.decode(state, running)
+    prefix = None if running.request.is_settled else settling.settle(state, running.request, now=now)
     running.request.append(sampled.token_id)
     state.counters.num_generated_tokens += 1
     finish_reason = _finish_reason(running.request, sampled.token_id)
     if finish_reason is not None:
         transitions.end(state, running, keep_computed=True, now=now)
-    return running.request.output(sampled, finish_reason=finish_reason)
+    return running.request.output(sampled, finish_reason=finish_reason, prefix=prefix)
 
 
 def _finish_reason(request: Request, token_id: int) -> FinishReason | None:

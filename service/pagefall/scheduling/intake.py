@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagefall.cache.keys import root_key
 from pagefall.messages import Accepted, Cancel, Rejected, RequestOutput, Submit
-from pagefall.scheduling import fetching, loading, transitions
+from pagefall.scheduling import fetching, loading, settling, transitions
 from pagefall.scheduling.policy import WINDOW
 from pagefall.scheduling.request import Request, Waiting
 from pagefall.scheduling.state import SchedulerState
@@ -27,7 +27,7 @@ def submit(state: SchedulerState, message: Submit, *, now: float) -> Accepted | 
     if num_queued + len(state.running) >= state.config.max_running_requests + state.config.max_queued_requests:
         return Rejected(request_id=request_id, num_queued=num_queued)
     root = root_key(state.namespace, message.cache_salt)
-    waiting = Waiting(Request(message, root=root, arrival=state.num_arrivals))
+    waiting = Waiting(Request(message, root=root, arrival=state.num_arrivals, arrived_at=now))
     state.queue.push(waiting)
     state.num_arrivals += 1
     if num_queued < WINDOW:  # others ask when their turn is near
@@ -47,4 +47,5 @@ def cancel(state: SchedulerState, message: Cancel, *, now: float) -> RequestOutp
         transitions.end(state, running, keep_computed=message.reason == "stop", now=now)
     else:
         return None
-    return request.output(finish_reason=message.reason)
+    prefix = None if request.is_settled else settling.settle(state, request, now=now)
+    return request.output(finish_reason=message.reason, prefix=prefix)

@@ -6,7 +6,7 @@ and are nobody else's until the prompt's computed part reaches them: then they a
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, assert_never
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -127,17 +127,6 @@ def advance(state: SchedulerState, prefilling: Prefilling, *, now: float) -> Non
 def count_cached(state: SchedulerState, request: Request, tier: Tier, num_tokens: int) -> None:
     """`num_tokens` of the prompt, computed for the first time now, came from `tier`."""
     request.count_cached(tier, num_tokens)
-    counters = state.counters
-    counters.num_cached_tokens += num_tokens
-    match tier:
-        case "device":
-            counters.num_device_tokens += num_tokens
-        case "host":
-            counters.num_host_tokens += num_tokens
-        case "storage":
-            counters.num_storage_tokens += num_tokens
-        case _:
-            assert_never(tier)
 
 
 def next_span(state: SchedulerState, prefilling: Prefilling, *, now: float) -> Span | None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pagefall.cache.lease import Lease
-from pagefall.messages import FinishReason, RequestId, RequestOutput, Submit, Tier, TokenIds, TokenLogprob
+from pagefall.messages import FinishReason, PrefixReport, RequestId, RequestOutput, Submit, Tier, TokenIds, TokenLogprob
 from pagefall.scheduling.arrivals import Arrivals
 from pagefall.scheduling.trace import CacheTrace
 
@@ -22,7 +22,9 @@ class Request:
     __slots__ = (
         "_buffer",
         "_cached_tokens_by_tier",
+        "arrived_at",
         "has_begun",
+        "is_settled",
         "num_preemptions",
         "num_tokens",
         "root",
@@ -31,7 +33,7 @@ class Request:
         "trace",
     )
 
-    def __init__(self, submit: Submit, *, root: bytes, arrival: int) -> None:
+    def __init__(self, submit: Submit, *, root: bytes, arrival: int, arrived_at: float) -> None:
         """`root` is the `root_key` of its pages, `arrival` its number among all requests."""
         self.submit = submit
         self.root = root
@@ -39,8 +41,11 @@ class Request:
         """Unique; the smallest runs longest: higher priority, then earlier arrival."""
         self.num_tokens = len(submit.token_ids)
         self.num_preemptions = 0
+        self.arrived_at = arrived_at
         self.has_begun = False
         """Whether it has ever started."""
+        self.is_settled = False
+        """Whether its `PrefixReport` has been made."""
         self.trace = CacheTrace()
         self._cached_tokens_by_tier: dict[Tier, int] = {}
         self._buffer: TokenIds = submit.token_ids
@@ -72,6 +77,11 @@ class Request:
         """What the cache has given to the prompt when it was first computed."""
         return sum(self._cached_tokens_by_tier.values())
 
+    @property
+    def cached_tokens_by_tier(self) -> dict[Tier, int]:
+        """What the cache has given to the prompt when it was first computed; empty before that."""
+        return self._cached_tokens_by_tier
+
     def begin(self) -> None:
         """Records the first start, and makes room for the whole answer; a queued request has no such room yet."""
         self.has_begun = True
@@ -87,7 +97,9 @@ class Request:
         self._buffer[self.num_tokens] = token_id
         self.num_tokens += 1
 
-    def output(self, *sampled: TokenLogprob, finish_reason: FinishReason | None) -> RequestOutput:
+    def output(
+        self, *sampled: TokenLogprob, finish_reason: FinishReason | None, prefix: PrefixReport | None = None
+    ) -> RequestOutput:
         """What the request's owner hears: the tokens that are new, or that it ended without any."""
         return RequestOutput(
             request_id=self.request_id,
@@ -96,6 +108,7 @@ class Request:
             finish_reason=finish_reason,
             cached_tokens=self.num_cached_tokens,
             cached_tokens_by_tier=self._cached_tokens_by_tier,
+            prefix=prefix,
         )
 
 

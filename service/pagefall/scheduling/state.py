@@ -8,7 +8,7 @@ import msgspec
 
 from pagefall.cache.prefix_cache import PrefixCache
 from pagefall.config import CacheConfig, SchedulerConfig, TierConfig
-from pagefall.messages import RequestId, SchedulerStats
+from pagefall.messages import MissReason, RequestId, SchedulerStats
 from pagefall.scheduling.cost_model import PrefillCost
 from pagefall.scheduling.queue import WaitingQueue
 from pagefall.scheduling.request import Request
@@ -25,6 +25,11 @@ class Counters(msgspec.Struct):
     num_device_tokens: int = 0
     num_host_tokens: int = 0
     num_storage_tokens: int = 0
+    num_computed_tokens: int = 0
+    num_unreached_tokens: int = 0
+    num_known_tokens: int = 0
+    num_missed_tokens: dict[MissReason, int] = {}
+    saved_seconds: float = 0.0
     num_generated_tokens: int = 0
     num_preemptions: int = 0
     num_conservation_breaches: int = 0
@@ -47,6 +52,7 @@ class SchedulerState:
         tiers: TierConfig | None = None,
         num_host_pages: int = 0,
         page_bytes: int = 0,
+        history_tokens: int = 0,
     ) -> None:
         """`namespace` is the digest of the model's `Namespace`. `num_host_pages` 0: there are no lower tiers; else
         `tiers` says how they are used, and a page of the host takes `page_bytes`.

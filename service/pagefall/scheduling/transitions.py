@@ -25,7 +25,6 @@ def start(state: SchedulerState, waiting: Waiting, *, now: float) -> Prefilling:
         raise ConservationError(f"no pages for {request.num_tokens} tokens, {state.cache.num_available} are available")
     if not request.has_begun:
         request.begin()
-        state.counters.num_prompt_tokens += request.num_prompt_tokens
         loading.count_cached(state, request, "device", lease.num_cached_tokens)
     offloading.after_hit(state, lease.node)
     arrivals = loading.begin(state, waiting, lease, now=now)

@@ -12,7 +12,9 @@ from pagefall.actors.encoding import PromptEncoder
 from pagefall.actors.generation import TextGeneration
 from pagefall.actors.mailbox import Mailbox
 from pagefall.actors.tokenizer import TokenizerActor, scheduler_mailbox_capacity
+from pagefall.config import InsightConfig
 from pagefall.errors import RequestError
+from pagefall.insight.traffic import TrafficLog
 from pagefall.messages import (
     Accepted,
     AttachStorage,
@@ -58,6 +60,7 @@ class World:
             eos_token_ids=frozenset([EOS]),
             max_outstanding=max_outstanding,
             stats=lambda: STATS,
+            traffic=TrafficLog(InsightConfig()),
             controller_stats=ControllerStats,
         )
 

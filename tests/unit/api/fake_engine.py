@@ -14,9 +14,12 @@ import openai
 import uvicorn
 
 from pagefall.api.app import create_app
-from pagefall.config import HttpConfig
+from pagefall.config import HttpConfig, InsightConfig
 from pagefall.errors import RequestError
+from pagefall.insight.traffic import TrafficLog
 from pagefall.messages import (
+    BranchFacts,
+    CacheDescribed,
     CacheFlushed,
     ControllerStats,
     FinishReason,
@@ -92,6 +95,8 @@ class FakeEngine:
         """The same, once the store was changed."""
         self.changes: list[tuple[str, Mapping[str, Any]] | None] = []
         """Stores that were attached; None where one was detached."""
+        self.traffic = TrafficLog(InsightConfig())
+        self.branches: tuple[BranchFacts, ...] = ()
         self.requests: list[GenerateRequest] = []
         self.num_deltas = 0
         self.withdrawn = 0
@@ -183,6 +188,9 @@ class FakeEngine:
     def _change(self, change: tuple[str, Mapping[str, Any]] | None) -> None:
         self.changes.append(change)
         self.tiers = self.tiers_after or self.tiers
+
+    async def describe_cache(self, *, max_branches: int) -> CacheDescribed:
+        return CacheDescribed(query_id=0, branches=self.branches[:max_branches], num_nodes=9, is_complete=True)
 
     def controller_stats(self) -> ControllerStats | None:
         return self.tiers

@@ -11,7 +11,7 @@ from pagefall.scheduling.request import Awaited, Prefilling, Request, Waiting
 def make_window(*priorities: int) -> list[Waiting]:
     """Requests named by their place in the queue."""
     return [
-        Waiting(Request(submit_message(str(place), [1], priority=priority), root=b"", arrival=place))
+        Waiting(Request(submit_message(str(place), [1], priority=priority), root=b"", arrival=place, arrived_at=0.0))
         for place, priority in enumerate(priorities)
     ]
 

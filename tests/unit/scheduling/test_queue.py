@@ -8,7 +8,7 @@ from pagefall.scheduling.request import Request, Waiting
 
 
 def waiting(name: str, priority: int = 0) -> Waiting:
-    return Waiting(Request(submit_message(name, [1], priority=priority), root=b"", arrival=0))
+    return Waiting(Request(submit_message(name, [1], priority=priority), root=b"", arrival=0, arrived_at=0.0))
 
 
 def names(queue: WaitingQueue, count: int = 100) -> list[str]:

@@ -10,12 +10,12 @@ HEAD = list(range(100, 112))  # three pages
 
 
 def prefill(name: str, token_ids: list[int], *, root: bytes = b"r") -> Prefilling:
-    request = Request(submit_message(name, token_ids), root=root, arrival=0)
+    request = Request(submit_message(name, token_ids), root=root, arrival=0, arrived_at=0.0)
     return Prefilling(request, Driver().state.cache.open(root, request.token_ids, now=0.0), num_computed=0)
 
 
 def found(token_ids: list[int], *prefills: Prefilling, num_matched: int = 0) -> tuple[str, int] | None:
-    request = Request(submit_message("x", token_ids), root=b"r", arrival=1)
+    request = Request(submit_message("x", token_ids), root=b"r", arrival=1, arrived_at=0.0)
     awaited = find_shared_prefill(request, num_matched, prefills, page_size=4)
     return None if awaited is None else (awaited.prefill.request.request_id, awaited.num_tokens)
 
@@ -49,7 +49,7 @@ def test_a_prefill_is_under_way_until_the_head_is_computed_or_it_leaves() -> Non
     first = prefill("a", HEAD)
     running.put(first)
     awaited = find_shared_prefill(
-        Request(submit_message("x", [*HEAD[:8], 1]), root=b"r", arrival=1), 0, [first], page_size=4
+        Request(submit_message("x", [*HEAD[:8], 1]), root=b"r", arrival=1, arrived_at=0.0), 0, [first], page_size=4
     )
     assert awaited is not None
     assert is_under_way(awaited, running)
