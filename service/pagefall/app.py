@@ -32,10 +32,13 @@ from pagefall.actors.runner import DeviceThread, Model, ModelRunner
 from pagefall.actors.scheduler import Scheduler
 from pagefall.actors.tokenizer import TokenizerActor, scheduler_mailbox_capacity
 from pagefall.api.app import create_app
+from pagefall.api.cache_stats import PoolFacts
 from pagefall.api.server import HttpServer, bind
 from pagefall.cache.namespace import Namespace
 from pagefall.config import CacheConfig, HttpConfig, InsightConfig, SchedulerConfig, ServeConfig
 from pagefall.insight.records import TrafficObserver
+from pagefall.insight.sampling import sampling
+from pagefall.insight.series import TrafficSeries
 from pagefall.insight.traffic import TrafficLog
 from pagefall.messages import FromScheduler, ToController, ToScheduler
 from pagefall.model.engine import ModelInfo, PagedModel, load
@@ -222,6 +225,7 @@ async def _serve(config: ServeConfig, bound: socket.socket, thread: DeviceThread
         created=int(time.time()),
         root=config.model.model_path,
     )
+    series = TrafficSeries(window_seconds=config.insight.metrics_window)
     async with running_engine(
         model,
         tokenizer,
@@ -233,9 +237,15 @@ async def _serve(config: ServeConfig, bound: socket.socket, thread: DeviceThread
         scheduler=config.scheduler,
         tiers=tiers,
         insight=config.insight,
+        observers=(series,),
     ) as engine:
+        facts = PoolFacts(
+            page_size=info.page_size,
+            device_bytes=info.pool.num_bytes,
+            host_bytes=None if tiers is None else tiers.memory.num_bytes,
+        )
         server = HttpServer(
-            create_app(engine, config.http),
+            create_app(engine, config.http, insight=config.insight, series=series, facts=facts),
             config.http,
             bound,
             on_ready=lambda url: _log.info("ready\n%s", _start_report(info, tiers, url)),
@@ -248,7 +258,8 @@ async def _serve(config: ServeConfig, bound: socket.socket, thread: DeviceThread
             asyncio.get_running_loop().call_later(config.http.shutdown_grace_seconds, engine.abort_all)
 
         _on_signals(shut_down)
-        await server.run_until_exit()
+        async with sampling(series, engine.stats, engine.controller_stats):
+            await server.run_until_exit()
 
 
 class _Loaded(NamedTuple):

@@ -9,8 +9,10 @@ from starlette.routing import Route
 
 from pagefall.api.access import AccessMiddleware
 from pagefall.api.auth import ApiKeyMiddleware
+from pagefall.api.cache_stats import CacheStats, PoolFacts
 from pagefall.api.chat import ChatCompletions
 from pagefall.api.completions import Completions
+from pagefall.api.console import Console
 from pagefall.api.engine import Engine
 from pagefall.api.errors import on_http_exception, on_request_error
 from pagefall.api.health import Health
@@ -18,15 +20,30 @@ from pagefall.api.models import Models
 from pagefall.api.operations import Operations
 from pagefall.api.storage import Storage
 from pagefall.api.tokens import Tokens
-from pagefall.config import HttpConfig
+from pagefall.api.tree import Tree
+from pagefall.config import CacheConfig, HttpConfig, InsightConfig
 from pagefall.errors import RequestError
+from pagefall.insight.series import TrafficSeries
 
 
-def create_app(engine: Engine, config: HttpConfig) -> Starlette:
-    """The ASGI application over `engine`. It logs every request itself: the server below it need not."""
+def create_app(
+    engine: Engine,
+    config: HttpConfig,
+    *,
+    insight: InsightConfig = InsightConfig(),  # noqa: B008 - frozen
+    series: TrafficSeries | None = None,
+    facts: PoolFacts = PoolFacts(page_size=CacheConfig().page_size),  # noqa: B008 - frozen
+) -> Starlette:
+    """The ASGI application over `engine`. It logs every request itself: the server below it need not.
+
+    `series` is what `/cache/stats` shows of the past; None: nothing.
+    """
     max_body_bytes = config.max_body_bytes
     health, models, operations = Health(engine), Models(engine), Operations(engine)
     tokens, storage = Tokens(engine, max_body_bytes=max_body_bytes), Storage(engine, max_body_bytes=max_body_bytes)
+    series = series or TrafficSeries(window_seconds=insight.metrics_window)
+    cache_stats = CacheStats(engine, series, facts, redact_prompts=insight.redact_prompts)
+    tree, console = Tree(engine, redact_prompts=insight.redact_prompts), Console(engine)
     middleware = [Middleware(AccessMiddleware)]
     if config.api_key is not None or config.admin_api_key is not None:
         middleware.append(Middleware(ApiKeyMiddleware, api_key=config.api_key, admin_api_key=config.admin_api_key))
@@ -40,10 +57,13 @@ def create_app(engine: Engine, config: HttpConfig) -> Starlette:
             Route("/detokenize", tokens.detokenize, methods=["POST"]),
             Route("/flush_cache", operations.flush_cache, methods=["GET", "POST"]),
             Route("/cache/storage", storage.show_or_change, methods=["GET", "PUT", "DELETE"]),
+            Route("/cache/stats", cache_stats.show),
+            Route("/cache/tree", tree.show),
             Route("/metrics", operations.metrics),
             Route("/health", health.ready),
             Route("/health/live", health.live),
-            Route("/", health.index),
+            Route("/", console.index),
+            Route("/console/{name}", console.asset),
         ],
         middleware=middleware,
         exception_handlers={

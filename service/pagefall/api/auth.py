@@ -11,15 +11,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pagefall.api.errors import error_response
 from pagefall.errors import RequestError
 
-_OPEN_PATHS: Final = frozenset({"/health", "/health/live", "/metrics"})
+_OPEN_PATHS: Final = frozenset({"/", "/health", "/health/live", "/metrics"})
 """What probes and scrapers read, which are seldom given a key; nothing in it comes from a prompt or an answer."""
+
+_OPEN_FOLDER: Final = "/console/"
+"""The console's own files, which ask for the key."""
 
 _ADMIN_PATHS: Final = frozenset({"/cache/storage"})
 """What changes the server for all its clients."""
 
 
 class ApiKeyMiddleware:
-    """Lets requests through that carry a key in `Authorization: Bearer KEY`, and those for `_OPEN_PATHS`.
+    """Lets requests through that carry a key in `Authorization: Bearer KEY`, and those for open paths.
 
     For `_ADMIN_PATHS` it has to be `admin_api_key`: where there is none, nobody with a mere `api_key` gets there. For
     all others either will do; they are open where there is no `api_key`.
@@ -38,7 +41,7 @@ class ApiKeyMiddleware:
             await error_response(error)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> RequestError | None:
-        if scope["path"] in _OPEN_PATHS:
+        if scope["path"] in _OPEN_PATHS or scope["path"].startswith(_OPEN_FOLDER):
             return None
         key = _bearer(scope)
         is_admin, is_client = _equal(key, self._admin_api_key), _equal(key, self._api_key)

@@ -1,9 +1,9 @@
-"""`/health` (ready to serve), `/health/live` (the loop turns) and `/`."""
+"""`/health` (ready to serve) and `/health/live` (the loop turns)."""
 
 from __future__ import annotations
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 
 from pagefall.api.engine import Engine
 from pagefall.api.json_response import json_response
@@ -27,9 +27,3 @@ class Health:
 
     async def live(self, request: Request) -> Response:
         return json_response({"status": "live"})
-
-    async def index(self, request: Request) -> Response:
-        """Points a person with a browser the way."""
-        return PlainTextResponse(
-            f"Pagefall serves {self._engine.model.id} here over the OpenAI API: POST /v1/chat/completions\n"
-        )
