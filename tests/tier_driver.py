@@ -133,7 +133,7 @@ class TierDriver(Driver):
         return [
             {node.page_keys[start : start + 32] for start in range(0, len(node.page_keys), 32)}
             for node in self.state.cache._tree.nodes()
-            if node.is_stored and host._keyed_segment(node, node.num_pages)
+            if node.is_stored
         ]
 
     def flush(self, *tiers: Tier) -> None:

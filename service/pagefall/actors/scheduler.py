@@ -33,7 +33,7 @@ from pagefall.messages import (
     ToController,
     ToScheduler,
 )
-from pagefall.scheduling import intake, reports
+from pagefall.scheduling import intake, reports, survey
 from pagefall.scheduling.apply import apply_result
 from pagefall.scheduling.plan import plan_step
 from pagefall.scheduling.state import SchedulerState
@@ -105,7 +105,8 @@ class Scheduler(Actor[ToScheduler]):
             case FlushCache():
                 reply = reports.flush(self._state, message, now=now)
             case DescribeCache():
-                reply = CacheDescribed(query_id=message.query_id, branches=(), num_nodes=0, is_complete=True)
+                described = self._state.cache.describe(max_branches=message.max_branches, now=now)
+                reply = CacheDescribed(query_id=message.query_id, **described._asdict())
             case AttachStorage() | DetachStorage():
                 reports.change_storage(self._state, message)
                 reply = None
@@ -189,6 +190,7 @@ class Scheduler(Actor[ToScheduler]):
             self._quiet.clear()
 
     def _publish(self) -> None:
+        survey.absorb(self._state, None, now=self._clock())
         self._stats = self._state.stats()
 
     def _recount(self) -> None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from pagefall.cache.errors import ConservationError
-from pagefall.cache.keys import page_keys_of_bytes
 from pagefall.cache.node import NO_PAGES, Device, DeviceAndHost, Node, Offloading
 from pagefall.cache.pool import PagePool
 from pagefall.cache.tree import RadixTree
@@ -72,7 +71,7 @@ class HostTier:
         """
         num_missing = num_pages - self._pool.num_free
         if num_missing > 0:
-            evicted = self._tree.evict_host(num_missing)
+            evicted = self._tree.evict_host(num_missing, "pool_full")
             self._pool.free(evicted)
             self.num_evicted_pages += len(evicted)
         page_ids = self._pool.allocate(min(num_pages, self._pool.num_free))
@@ -199,7 +198,7 @@ class HostTier:
 
     def page_keys(self, pin: HostPin) -> tuple[bytes, ...]:
         """32 bytes a page of the pin, in the order of the sequence."""
-        keys = b"".join(part.page_keys for part in reversed(self._keyed_segment(pin.node, pin.num_pages)))
+        keys = b"".join(part.page_keys for part in reversed(self._segment(pin.node, pin.num_pages)))
         return tuple(keys[start : start + 32] for start in range(0, len(keys), 32))
 
     def dirty_leaves(self, num_pages: int) -> list[Node]:
@@ -226,7 +225,7 @@ class HostTier:
 
     def flush(self) -> int:
         """Drops every copy that nothing pins and returns how many pages that were; they do not count as evicted."""
-        dropped = self._tree.evict_host(self._tree.num_host_pages)
+        dropped = self._tree.evict_host(self._tree.num_host_pages, "flushed")
         self._pool.free(dropped)
         return len(dropped)
 
@@ -299,16 +298,3 @@ class HostTier:
         if num_pages:
             raise ConservationError("a transfer does not begin where a node does")
         return segment
-
-    def _keyed_segment(self, node: Node, num_pages: int) -> list[Node]:
-        """`_segment`, with the keys of every page filled in."""
-        unkeyed: list[Node] = []
-        above = node
-        while above.parent is not None and not above.page_keys:
-            unkeyed.append(above)
-            above = above.parent
-        last = above.key if above.parent is None else above.page_keys[-32:]
-        for part in reversed(unkeyed):
-            part.page_keys = b"".join(page_keys_of_bytes(last, part.tokens, self._tree.page_bytes))
-            last = part.page_keys[-32:]
-        return self._segment(node, num_pages)

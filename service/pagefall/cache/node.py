@@ -83,7 +83,7 @@ class Node:
     through here, so it never rises on the way down, and a pinned node is on the device. `num_host_pins` counts the
     transfers that read the host copy. `created`, `last_access`, `num_hits` and `priority` are what eviction policies
     see (`eviction.NodeFacts`). `is_stored`: every page was in the store when last heard of. `page_keys`: 32 bytes a
-    page, or empty while nobody has asked for them.
+    page, none for a root, whose `key` they begin from.
     """
 
     __slots__ = (

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import msgspec
 
+from pagefall.cache.branches import Branches, largest_branches
+from pagefall.cache.changes import TierChange
 from pagefall.cache.conservation import check_conservation
 from pagefall.cache.errors import ConservationError, LeaseError
 from pagefall.cache.eviction import policy_named
 from pagefall.cache.host_tier import HostPin, HostTier
 from pagefall.cache.keys import token_bytes
 from pagefall.cache.lease import Lease
+from pagefall.cache.neighbour import Neighbour, nearest, num_pages_elsewhere
 from pagefall.cache.pool import PagePool
 from pagefall.cache.tree import RadixTree
 from pagefall.config import EvictionPolicyName
@@ -55,7 +58,9 @@ class PrefixCache:
         eviction_policy: EvictionPolicyName,
         enabled: bool = True,
         num_host_pages: int = 0,
+        records_changes: bool = False,
     ) -> None:
+        """`records_changes`: `take_changes` will be called, again and again."""
         if page_size < 1:
             raise ValueError(f"a page cannot have {page_size} tokens")
         self.num_evicted_pages = 0
@@ -64,6 +69,7 @@ class PrefixCache:
         self._enabled = enabled
         self._pool = PagePool(num_pages)
         self._tree = RadixTree(page_size, policy_named(eviction_policy), extends_leaves=not num_host_pages)
+        self._tree.records_changes = records_changes
         self.host = HostTier(self._tree, num_pages=num_host_pages) if num_host_pages else None
         self._leases: set[Lease] = set()
         self._num_reserve_pages = num_pages // _RESERVE_DIVISOR
@@ -86,6 +92,22 @@ class PrefixCache:
         None without a host tier or such pages. The pin is ended by `host.unpin`.
         """
         return None if self.host is None else self.host.pin_match(root, self._matchable(token_ids))
+
+    def take_changes(self) -> list[TierChange]:
+        """What entered and left the tiers since the last call, in order."""
+        return self._tree.take_changes()
+
+    def neighbour(self, root: bytes, token_ids: TokenIds) -> Neighbour:
+        """What is cached nearest to the prompt, its last token included. Changes nothing; O(pages of the prompt)."""
+        return nearest(self._tree, root, token_bytes(token_ids))
+
+    def num_pages_elsewhere(self, root: bytes, token_ids: TokenIds) -> int:
+        """How many pages of the prompt are cached under the root, other than this, that has most of them."""
+        return num_pages_elsewhere(self._tree, root, token_bytes(token_ids))
+
+    def describe(self, *, max_branches: int, now: float) -> Branches:
+        """The largest branches; looks at a bounded number of nodes."""
+        return largest_branches(self._tree, max_branches=max_branches, now=now)
 
     def open(self, root: bytes, token_ids: TokenIds, *, now: float, priority: int = 0) -> Lease:
         """Starts a lease on the cached prefix of the prompt `token_ids`, and records the hit.
@@ -113,7 +135,7 @@ class PrefixCache:
             return False
         num_missing = num_new + self._num_reserve_pages - self._pool.num_free
         if num_missing > 0:
-            evicted = self._tree.evict(num_missing)
+            evicted = self._tree.evict(num_missing, "pool_full")
             self._pool.free(evicted)
             self.num_evicted_pages += len(evicted)
         last = int(lease.page_ids[-1]) if lease.num_pages else None
@@ -163,7 +185,7 @@ class PrefixCache:
 
         `now` stamps every transition alike; this one does not depend on it.
         """
-        dropped = self._tree.evict(self._tree.num_unpinned_pages)
+        dropped = self._tree.evict(self._tree.num_unpinned_pages, "flushed")
         self._pool.free(dropped)
         return len(dropped)
 

@@ -8,16 +8,18 @@ extension copies; every operation is linear in the pages it touches and independ
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from typing import Final, NamedTuple, assert_never
+from typing import Final, Literal, NamedTuple, assert_never
 
 import numpy as np
 
+from pagefall.cache.changes import TierChange
 from pagefall.cache.errors import ConservationError
 from pagefall.cache.eviction import EvictableLeaves, EvictionPolicy
-from pagefall.cache.keys import TOKEN_BYTES
+from pagefall.cache.keys import TOKEN_BYTES, page_keys_of_bytes
 from pagefall.cache.node import NO_PAGES, Device, DeviceAndHost, Host, Node, Offloading, Residence
-from pagefall.messages import PageIds
+from pagefall.messages import EvictionCause, PageIds
 
 MAX_NODE_PAGES: Final = 256
 
@@ -61,8 +63,20 @@ class RadixTree:
         self.evictable: EvictableLeaves[Node] = EvictableLeaves(policy)
         self.host_evictable: EvictableLeaves[Node] = EvictableLeaves(policy)
         self.page_bytes = page_size * TOKEN_BYTES
+        self.records_changes = False
+        """Whether `changes` are written; someone has to take them then."""
+        self._changes: list[TierChange] = []
         self._extends_leaves = extends_leaves
         self._roots: dict[bytes, Node] = {}
+
+    def take_changes(self) -> list[TierChange]:
+        """What entered and left the tiers since the last call, in order."""
+        changes, self._changes = self._changes, []
+        return changes
+
+    def other_roots(self, root: bytes, count: int) -> list[bytes]:
+        """Up to `count` roots but this one, the newest first."""
+        return [key for key in itertools.islice(reversed(self._roots), count + 1) if key != root][:count]
 
     def find(self, root: bytes, tokens: bytes) -> Found:
         """The longest cached prefix of `tokens`. Changes nothing; O(pages found)."""
@@ -137,6 +151,7 @@ class RadixTree:
                 self._set_residence(
                     node, DeviceAndHost(page_ids[start : start + num_common].copy(), node.residence.host_page_ids)
                 )
+                self._record("device", node.page_keys, node)
             else:
                 known.append(node.device_page_ids)
                 num_known += num_common
@@ -165,9 +180,9 @@ class RadixTree:
             self._settle_anew(above)
             above = parent
 
-    def evict(self, num_pages: int) -> PageIds:
+    def evict(self, num_pages: int, cause: EvictionCause) -> PageIds:
         """Drops the device copies of `num_pages` unpinned pages (of all there are, when they are fewer) and returns
-        them. Leaves go in the policy's order, the last one only as far as needed, tail first.
+        them. Leaves go in the policy's order, the last one only as far as needed, tail first. `cause` is recorded.
         """
         evicted = []
         missing = num_pages
@@ -175,6 +190,7 @@ class RadixTree:
             gone = self._tail(leaf, missing)
             evicted.append(gone.device_page_ids)
             missing -= gone.num_pages
+            self._record("device", gone.page_keys, gone, cause)
             match gone.residence:
                 case Device():
                     self.unlink(gone)
@@ -184,7 +200,7 @@ class RadixTree:
                     raise ConservationError(f"a leaf that is {type(gone.residence).__name__} was evictable")
         return np.concatenate(evicted) if evicted else NO_PAGES
 
-    def evict_host(self, num_pages: int) -> PageIds:
+    def evict_host(self, num_pages: int, cause: EvictionCause) -> PageIds:
         """The same for the host's copies."""
         evicted = []
         missing = num_pages
@@ -192,6 +208,7 @@ class RadixTree:
             gone = self._tail(leaf, missing)
             evicted.append(gone.host_page_ids)
             missing -= gone.num_pages
+            self._record("host", gone.page_keys, gone, cause)
             match gone.residence:
                 case Host():
                     self.unlink(gone)
@@ -209,6 +226,8 @@ class RadixTree:
         match (node.residence, residence):
             case (Device(), Offloading() | DeviceAndHost()) | (Offloading(), DeviceAndHost() | Device()):
                 self._set_residence(node, residence)
+                if isinstance(residence, DeviceAndHost):
+                    self._record("host", node.page_keys, node)
             case _:
                 have, want = type(node.residence).__name__, type(residence).__name__
                 raise ConservationError(f"a node that is {have} cannot become {want}")
@@ -308,7 +327,9 @@ class RadixTree:
             done = min(len(page_ids), MAX_NODE_PAGES - node.num_pages)
             node.residence = node.residence.extended(page_ids[:done])
             node.tokens += tokens[: done * self.page_bytes]
-            node.page_keys = b""
+            new_keys = self._keys_behind(node, tokens[: done * self.page_bytes])
+            node.page_keys += new_keys
+            self._record("device", new_keys, node)
             node.last_access = now
             self.num_pages += done
         for start in range(done, len(page_ids), MAX_NODE_PAGES):
@@ -318,11 +339,26 @@ class RadixTree:
             residence = Device(page_ids[start:stop].copy())
             child = Node(key=key, parent=node, tokens=span, residence=residence, now=now, priority=priority)
             child.num_pins = 1
+            child.page_keys = self._keys_behind(node, span)
+            self._record("device", child.page_keys, child)
             node.children[key] = child
             self._count(child, node, 1)
             self.settle(node)
             node = child
         return node
+
+    def _keys_behind(self, node: Node, tokens: bytes) -> bytes:
+        """The page keys of `tokens`, which follow the last page of `node`."""
+        last = node.key if node.parent is None else node.page_keys[-32:]
+        return b"".join(page_keys_of_bytes(last, tokens, self.page_bytes))
+
+    def _record(
+        self, tier: Literal["device", "host"], keys: bytes, node: Node, cause: EvictionCause | None = None
+    ) -> None:
+        """The pages of `node` with these keys enter the tier, or are about to leave it, for the `cause`."""
+        if self.records_changes:
+            is_gone = cause is not None and isinstance(node.residence, Device if tier == "device" else Host)
+            self._changes.append(TierChange(tier, keys, cause, is_gone, node.is_stored))
 
     def _pin_node(self, node: Node) -> None:
         node.num_pins += 1

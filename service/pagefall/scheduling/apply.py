@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagefall.messages import FinishReason, RequestOutput, SequenceStep, StepOutput, StepPlan, StepResult, TokenLogprob
-from pagefall.scheduling import loading, offloading, settling, transitions
+from pagefall.scheduling import loading, offloading, settling, survey, transitions
 from pagefall.scheduling.request import Prefilling, Request
 from pagefall.scheduling.state import SchedulerState
 
@@ -32,6 +32,8 @@ def _commit_chunk(state: SchedulerState, sequence: SequenceStep, now: float) -> 
         running.num_computed = len(sequence.token_ids)
         state.cache.commit(running.lease, sequence.token_ids, now=now)
         state.cache_version += 1
+        running.request.reach(min(running.num_computed, running.request.num_prompt_tokens))
+        survey.absorb(state, running.request, now=now)
         offloading.after_commit(state, running.lease.node)
         loading.advance(state, running, now=now)
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from pagefall.cache.host_tier import HostPin
 from pagefall.cache.lease import Lease
 from pagefall.messages import RequestId, TransferId
+from pagefall.scheduling.trace import CacheTrace
 
 ABSENT: Final = 0
 FETCHING: Final = 1
@@ -34,10 +35,12 @@ class Arrivals:
     reserved host pages of fetched pages that are not in the tree yet.
     """
 
-    def __init__(self, num_pages: int, *, now: float) -> None:
+    def __init__(self, num_pages: int, trace: CacheTrace, *, now: float) -> None:
         self.states: npt.NDArray[np.uint8] = np.zeros(num_pages, dtype=np.uint8)
         self.from_storage: npt.NDArray[np.bool_] = np.zeros(num_pages, dtype=np.bool_)
         self.held: dict[int, int] = {}
+        self.trace = trace
+        """The request's; what happens here is put down there."""
         self.asked_at = now
         self.waits_until = now
         """Computing does not begin on what is being fetched, nor the request, before this time."""

@@ -22,6 +22,7 @@ from pagefall.scheduling.arrivals import ABSENT, FETCHED, FETCHING, Arrivals, Lo
 from pagefall.scheduling.request import Request, Waiting
 from pagefall.scheduling.state import SchedulerState
 from pagefall.scheduling.tiers import FetchRecord, TierState
+from pagefall.scheduling.trace import Estimates
 
 _RISKED_SHARE: Final = 0.1
 """`auto` waits at most for this share of the time that computing would take."""
@@ -55,9 +56,11 @@ def ask(state: SchedulerState, waiting: Waiting, *, now: float) -> None:
     first_page = (match.num_tokens + match.num_host_tokens) // state.page_size
     num_wanted = (num_usable - first_page) * state.page_size
     asks = tiers.has_storage and num_wanted >= max(1, tiers.config.hicache_prefetch_threshold)
+    if tiers.has_storage and num_wanted > 0 and not asks:
+        request.trace.decision = "below_threshold"
     if not match.num_host_tokens and not asks:
         return
-    arrivals = waiting.arrivals = Arrivals(num_usable, now=now)
+    arrivals = waiting.arrivals = Arrivals(num_usable, request.trace, now=now)
     arrivals.low_page = match.num_tokens // state.page_size
     if match.num_host_tokens:
         arrivals.pin = state.cache.pin_host_match(request.root, request.token_ids)
@@ -69,6 +72,8 @@ def ask(state: SchedulerState, waiting: Waiting, *, now: float) -> None:
     tiers.lookups[transfer_id] = LookupRecord(arrivals, request.request_id, first_page, keys[first_page:])
     tiers.outbox.append(Lookup(transfer_id=transfer_id, keys=keys[first_page:]))
     tiers.counters.num_lookups += 1
+    request.trace.first_asked_page = first_page
+    request.trace.can_overtake = tiers.config.hicache_storage_prefetch_policy == "auto"
     arrivals.waits_until = now + _lookup_wait(state, tiers, first_page, num_wanted)
 
 
@@ -85,7 +90,7 @@ def looked_up(state: SchedulerState, report: LookedUp, *, now: float) -> None:
         tiers.storage_link.observe_latency(report.seconds)
     if arrivals.is_abandoned or request is None:
         return
-    trace = request.trace
+    trace = arrivals.trace
     trace.storage_answer, trace.num_present_pages = report.answer, report.num_present
     first = max(record.first_page, arrivals.low_page)
     end = record.first_page + report.num_present
@@ -102,6 +107,7 @@ def _fetch(
     first, end = wanted.start, wanted.stop
     arrivals = record.arrivals
     host_page_ids = tiers.host.reserve(min(end - first, tiers.num_fetchable_pages))
+    arrivals.trace.pages_without_room = range(first + len(host_page_ids), end)
     if not len(host_page_ids):
         arrivals.rest = (record, wanted)
         return
@@ -137,12 +143,12 @@ def pages_fetched(state: SchedulerState, report: PagesFetched, *, now: float) ->
     tiers = state.lower_tiers
     record = tiers.fetches[report.transfer_id]
     arrivals = record.lookup.arrivals
-    request = state.request(record.lookup.request_id)
+    trace = arrivals.trace
     for index, outcome in zip(report.indices, report.outcomes, strict=True):
         record.reported[index] = True
         page, host_page_id = int(record.pages[index]), record.host_page_ids[index : index + 1]
-        if request is not None:
-            request.trace.count_outcome(outcome)
+        if outcome != "hit":
+            trace.outcomes[page] = outcome
         if outcome == "hit":
             arrivals.num_fetched += 1
             tiers.counters.num_fetched_pages += 1
@@ -266,7 +272,7 @@ def _is_worth_loading(state: SchedulerState, tiers: TierState, request: Request,
     load = tiers.storage_link.estimate(num_pages * tiers.page_bytes)
     compute = state.compute_seconds(first * state.page_size, num_pages * state.page_size)
     trace = request.trace
-    trace.load_seconds, trace.compute_seconds = load, compute
+    trace.storage_estimates = Estimates(load, compute)
     trace.decision = "load"
     if tiers.config.hicache_storage_prefetch_policy != "auto" or compute is None:
         return True

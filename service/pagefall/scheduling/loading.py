@@ -13,12 +13,13 @@ import numpy.typing as npt
 
 from pagefall.cache.host_tier import HostPin
 from pagefall.cache.lease import Lease
-from pagefall.messages import CopyDone, LoadBack, PageIds, Tier
-from pagefall.scheduling import fetching, offloading
+from pagefall.messages import CopyDone, LoadBack, PageIds
+from pagefall.scheduling import fetching, offloading, survey
 from pagefall.scheduling.arrivals import ABSENT, COPYING, FETCHED, FETCHING, READY, Arrivals
-from pagefall.scheduling.request import Prefilling, Request, Waiting
+from pagefall.scheduling.request import Prefilling, Waiting
 from pagefall.scheduling.state import SchedulerState
 from pagefall.scheduling.tiers import LoadRecord, TierState
+from pagefall.scheduling.trace import Estimates
 
 MIN_CHUNK_TOKENS: Final = 64
 """What is computed at a time at least while the store loads towards it."""
@@ -43,12 +44,15 @@ def begin(state: SchedulerState, waiting: Waiting, lease: Lease, *, now: float) 
     waiting.arrivals = None
     pin = state.cache.pin_host_match(request.root, request.token_ids)
     if pin is not None and not _is_quicker_than_computing(state, lease.num_shared_pages, pin.num_pages):
+        trace = request.trace
+        trace.declined_host_pages = range(lease.num_shared_pages, lease.num_shared_pages + pin.num_pages)
+        trace.host_estimates = _estimates(state, lease.num_shared_pages, pin.num_pages)
         tiers.host.unpin(pin)
         pin = None
     if arrivals is None and pin is None:
         return None
     if arrivals is None:
-        arrivals = Arrivals((request.num_tokens - 1) // state.page_size, now=now)
+        arrivals = Arrivals((request.num_tokens - 1) // state.page_size, request.trace, now=now)
     arrivals.has_started = True
     if arrivals.pin is not None:
         tiers.host.unpin(arrivals.pin)
@@ -88,6 +92,7 @@ def loaded(state: SchedulerState, report: CopyDone, *, now: float) -> None:
         tiers.host_link.observe(first_seconds=0.0, seconds=report.seconds, num_bytes=num_bytes)
     else:
         arrivals.states[record.pages] = ABSENT
+        arrivals.trace.failed_copies.update(record.pages.tolist())
     if arrivals.is_abandoned or report.error is not None:
         _drop(tiers, arrivals, record.pages)
     if arrivals.lease is not None and not arrivals.is_copying:
@@ -116,17 +121,12 @@ def advance(state: SchedulerState, prefilling: Prefilling, *, now: float) -> Non
             is_stored = arrivals.store_number == tiers.store_number
             num_attached = tiers.host.attach(lease.node, held, is_stored=is_stored)
             tiers.host.give_back(held[: len(held) - num_attached])
-        if not request.num_preemptions:
-            count_cached(state, request, "storage" if is_from_storage else "host", (end - page) * state.page_size)
+        request.reach(prefilling.num_computed, "storage" if is_from_storage else "host", page * state.page_size)
+        survey.absorb(state, request, now=now)
         offloading.after_commit(state, lease.node)
         page = end
     arrivals.low_page = max(arrivals.low_page, page)
     fetching.resume(state, arrivals, now=now)
-
-
-def count_cached(state: SchedulerState, request: Request, tier: Tier, num_tokens: int) -> None:
-    """`num_tokens` of the prompt, computed for the first time now, came from `tier`."""
-    request.count_cached(tier, num_tokens)
 
 
 def next_span(state: SchedulerState, prefilling: Prefilling, *, now: float) -> Span | None:
@@ -192,9 +192,14 @@ def _meeting_point(
 
 def _is_quicker_than_computing(state: SchedulerState, first_page: int, num_pages: int) -> bool:
     """Whether the host's pages come sooner than they could be computed. Where nothing was measured yet they do."""
-    compute = state.compute_seconds(first_page * state.page_size, num_pages * state.page_size)
+    load, compute = _estimates(state, first_page, num_pages)
+    return load is None or compute is None or load < compute
+
+
+def _estimates(state: SchedulerState, first_page: int, num_pages: int) -> Estimates:
     tiers = state.lower_tiers
-    return compute is None or tiers.host_link.estimate(num_pages * tiers.page_bytes) < compute
+    compute = state.compute_seconds(first_page * state.page_size, num_pages * state.page_size)
+    return Estimates(tiers.host_link.estimate(num_pages * tiers.page_bytes), compute)
 
 
 def _load(

@@ -13,7 +13,7 @@ import numpy as np
 from pagefall.cache.lease import Lease
 from pagefall.messages import FinishReason, PrefixReport, RequestId, RequestOutput, Submit, Tier, TokenIds, TokenLogprob
 from pagefall.scheduling.arrivals import Arrivals
-from pagefall.scheduling.trace import CacheTrace
+from pagefall.scheduling.trace import CachedSpan, CacheTrace
 
 
 class Request:
@@ -23,9 +23,11 @@ class Request:
         "_buffer",
         "_cached_tokens_by_tier",
         "arrived_at",
+        "began_at",
         "has_begun",
         "is_settled",
         "num_preemptions",
+        "num_reached",
         "num_tokens",
         "root",
         "seniority",
@@ -44,6 +46,10 @@ class Request:
         self.arrived_at = arrived_at
         self.has_begun = False
         """Whether it has ever started."""
+        self.began_at = arrived_at
+        """When it started for the first time."""
+        self.num_reached = 0
+        """How much of the prompt has been computed or taken from the cache; a preemption does not undo it."""
         self.is_settled = False
         """Whether its `PrefixReport` has been made."""
         self.trace = CacheTrace()
@@ -77,21 +83,31 @@ class Request:
         """What the cache has given to the prompt when it was first computed."""
         return sum(self._cached_tokens_by_tier.values())
 
-    @property
-    def cached_tokens_by_tier(self) -> dict[Tier, int]:
-        """What the cache has given to the prompt when it was first computed; empty before that."""
-        return self._cached_tokens_by_tier
-
-    def begin(self) -> None:
+    def begin(self, *, now: float) -> None:
         """Records the first start, and makes room for the whole answer; a queued request has no such room yet."""
         self.has_begun = True
+        self.began_at = now
         self._cached_tokens_by_tier = {"device": 0, "host": 0, "storage": 0}
         self._buffer = np.empty(self.num_prompt_tokens + self.submit.stop.max_tokens, dtype=np.uint32)
         self._buffer[: self.num_prompt_tokens] = self.submit.token_ids
 
-    def count_cached(self, tier: Tier, num_tokens: int) -> None:
-        """`num_tokens` of the prompt came from a tier. Before the first token of the answer only."""
-        self._cached_tokens_by_tier[tier] += num_tokens
+    def reach(self, end: int, tier: Tier | None = None, start: int = 0) -> None:
+        """Positions `[start, end)` are there now: from a `tier`, or computed. What was reached before counts as then.
+
+        In the order of the positions, and before the first token of the answer only.
+        """
+        first = max(start, self.num_reached)
+        if end <= first:
+            return
+        if tier is not None:
+            self._cached_tokens_by_tier[tier] += end - first
+            self.trace.spans.append(CachedSpan(first, end, tier))
+        self.num_reached = end
+
+    def lose_partial_page(self, page_size: int) -> None:
+        """It is preempted: of an unsettled prompt only whole pages stay computed."""
+        if not self.is_settled:
+            self.num_reached = self.num_reached // page_size * page_size
 
     def append(self, token_id: int) -> None:
         self._buffer[self.num_tokens] = token_id

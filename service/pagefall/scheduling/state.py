@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
+from pagefall.cache.history import PrefixHistory
 from pagefall.cache.prefix_cache import PrefixCache
 from pagefall.config import CacheConfig, SchedulerConfig, TierConfig
 from pagefall.messages import MissReason, RequestId, SchedulerStats
@@ -55,7 +56,8 @@ class SchedulerState:
         history_tokens: int = 0,
     ) -> None:
         """`namespace` is the digest of the model's `Namespace`. `num_host_pages` 0: there are no lower tiers; else
-        `tiers` says how they are used, and a page of the host takes `page_bytes`.
+        `tiers` says how they are used, and a page of the host takes `page_bytes`. `history_tokens`: how much is
+        remembered of what was cached, for explanations; 0: nothing.
         """
         self.config = scheduler
         self.page_size = page_size
@@ -70,7 +72,12 @@ class SchedulerState:
             eviction_policy=cache.radix_eviction_policy,
             enabled=self.shares_prefixes,
             num_host_pages=num_host_pages,
+            records_changes=history_tokens > 0,
         )
+        self.history: PrefixHistory | None = None
+        """What was cached once; None where nothing is remembered."""
+        if history_tokens:
+            self.history = PrefixHistory(page_size=page_size, max_tokens=history_tokens)
         self.tiers: TierState | None = None
         if self.cache.host is not None and tiers is not None:
             has_storage = tiers.hicache_storage_backend is not None

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from pagefall.cache.errors import ConservationError
-from pagefall.scheduling import loading, offloading
+from pagefall.scheduling import loading, offloading, survey
 from pagefall.scheduling.request import Decoding, Prefilling, Running, Waiting
 from pagefall.scheduling.state import SchedulerState
 
@@ -24,8 +24,10 @@ def start(state: SchedulerState, waiting: Waiting, *, now: float) -> Prefilling:
     if not state.cache.grow(lease, request.num_tokens, now=now):
         raise ConservationError(f"no pages for {request.num_tokens} tokens, {state.cache.num_available} are available")
     if not request.has_begun:
-        request.begin()
-        loading.count_cached(state, request, "device", lease.num_cached_tokens)
+        request.begin(now=now)
+        survey.survey(state, request, now=now)
+    if not request.is_settled:
+        request.reach(lease.num_cached_tokens, "device")
     offloading.after_hit(state, lease.node)
     arrivals = loading.begin(state, waiting, lease, now=now)
     prefilling = Prefilling(request, lease, num_computed=lease.num_cached_tokens, arrivals=arrivals)
@@ -46,6 +48,7 @@ def preempt(state: SchedulerState, running: Running, *, now: float) -> None:
     """Back to the head of the queue, without pages. What is computed is cached, and a hit if it is still there then."""
     _leave(state, running, keep_computed=True, now=now)
     running.request.num_preemptions += 1
+    running.request.lose_partial_page(state.page_size)
     state.counters.num_preemptions += 1
     state.queue.push_front(Waiting(running.request))
 
@@ -61,6 +64,8 @@ def _leave(state: SchedulerState, running: Running, *, keep_computed: bool, now:
         state.cache.commit(running.lease, running.request.token_ids[: running.num_computed], now=now)
         state.cache_version += 1
         offloading.after_commit(state, running.lease.node)
+        survey.remember_answer(state, running.request)
+        survey.absorb(state, running.request, now=now)
     state.running.remove(running)
     arrivals = running.arrivals if isinstance(running, Prefilling) else None
     if arrivals is not None and state.tiers is not None and loading.abandon(state.tiers, arrivals, running.lease):

@@ -166,7 +166,7 @@ def test_long_spans_are_cut_into_bounded_nodes(tree: RadixTree) -> None:
 def test_eviction_takes_leaves_in_order_and_trims_the_last_one_from_its_tail(tree: RadixTree) -> None:
     cache(tree, "ab", 10, now=1.0)
     cache(tree, "xyz", 20, now=2.0)
-    assert tree.evict(3).tolist() == [10, 11, 22]
+    assert tree.evict(3, "pool_full").tolist() == [10, 11, 22]
     assert (num_found(tree, "ab"), num_found(tree, "xyz")) == (0, 2)
     assert (tree.num_pages, tree.num_unpinned_pages) == (2, 2)
 
@@ -175,31 +175,31 @@ def test_a_parent_goes_only_after_its_children(tree: RadixTree) -> None:
     cache(tree, "ab", 10, now=1.0)
     cache(tree, "abc", 20, now=2.0)
     cache(tree, "x", 30, now=3.0)
-    assert tree.evict(1).tolist() == [20]
-    assert tree.evict(2).tolist() == [10, 11]
+    assert tree.evict(1, "pool_full").tolist() == [20]
+    assert tree.evict(2, "pool_full").tolist() == [10, 11]
 
 
 def test_pinned_pages_are_never_evicted(tree: RadixTree) -> None:
     cache(tree, "abcd", 10)
     node, _ = tree.pin(ROOT, text("ab"), now=0.0, priority=0)
-    assert tree.evict(100).tolist() == [12, 13]
+    assert tree.evict(100, "pool_full").tolist() == [12, 13]
     assert num_found(tree, "abcd") == 2
     tree.unpin(node, now=0.0)
-    assert tree.evict(100).tolist() == [10, 11]
+    assert tree.evict(100, "pool_full").tolist() == [10, 11]
 
 
 def test_releasing_makes_a_path_the_most_recently_used(tree: RadixTree) -> None:
     held = insert(tree, "ab", 10, now=1.0).node
     cache(tree, "xy", 20, now=2.0)
     tree.unpin(held, now=3.0)
-    assert tree.evict(2).tolist() == [20, 21]
+    assert tree.evict(2, "pool_full").tolist() == [20, 21]
 
 
 def test_an_empty_root_is_forgotten(tree: RadixTree) -> None:
     for number in range(10):
         root = str(number).encode()
         cache(tree, "ab", 10, root=root)
-        tree.evict(2)
+        tree.evict(2, "pool_full")
         node, _ = tree.pin(root, text("ab"), now=0.0, priority=0)
         tree.unpin(node, now=0.0)
     assert list(tree.nodes()) == []
@@ -208,7 +208,7 @@ def test_an_empty_root_is_forgotten(tree: RadixTree) -> None:
 def test_a_root_whose_pages_were_evicted_lives_as_long_as_its_lease(tree: RadixTree) -> None:
     root, _ = tree.pin(ROOT, text("zz"), now=0.0, priority=0)
     cache(tree, "ab", 10)
-    tree.evict(2)
+    tree.evict(2, "pool_full")
     assert list(tree.nodes()) == [root]
     tree.insert(root, text("ab"), ids(10, 2), now=0.0, priority=0)
     assert num_found(tree, "ab") == 2

@@ -1,0 +1,23 @@
+"""What entered and left the tiers, in order, for those who keep a memory of it. The tree writes, its owner takes."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from pagefall.messages import EvictionCause
+
+KEY_BYTES = 32
+
+
+class TierChange(NamedTuple):
+    """Pages of one node entered a tier (`cause` None) or left it (`cause` says why).
+
+    `keys` are their page keys, `KEY_BYTES` each, in the order of the sequence. `is_gone`: no tier of the tree has them
+    any more; `is_stored`: the store had them when last heard of.
+    """
+
+    tier: Literal["device", "host"]
+    keys: bytes
+    cause: EvictionCause | None = None
+    is_gone: bool = False
+    is_stored: bool = False
