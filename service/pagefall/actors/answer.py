@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagefall.messages import FinishReason, RequestOutput, TokenIds
+from pagefall.messages import FinishReason, PrefixReport, RequestOutput, TokenIds
 from pagefall.text.detokenize import IncrementalDetokenizer
 from pagefall.text.logprobs import text_logprob
 from pagefall.text.requests import TextDelta, TextLogprob, Usage
@@ -25,6 +25,7 @@ class Answer:
         self._num_prompt_tokens = len(prompt_token_ids)
         self._num_tokens = 0
         self._usage: Usage | None = None
+        self._prefix: PrefixReport | None = None
         self._text: list[str] = []
         self._token_ids: list[int] = []
         self._logprobs: list[TextLogprob] = []
@@ -36,6 +37,7 @@ class Answer:
         """
         if self.finish_reason is not None:
             return
+        self._prefix = output.prefix or self._prefix
         ends_in_stop_token = output.finish_reason == "stop" and len(output.token_ids) > 0
         self._show(output, len(output.token_ids) - ends_in_stop_token)
         self._num_tokens += ends_in_stop_token and self._stop.matched is None
@@ -61,8 +63,9 @@ class Answer:
             logprobs=tuple(self._logprobs),
             finish_reason=self.finish_reason,
             usage=self._usage,
+            prefix=self._prefix,
         )
-        self._text, self._token_ids, self._logprobs, self._usage = [], [], [], None
+        self._text, self._token_ids, self._logprobs, self._usage, self._prefix = [], [], [], None, None
         return delta
 
     def _show(self, output: RequestOutput, num_tokens: int) -> None:

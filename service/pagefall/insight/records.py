@@ -34,6 +34,7 @@ class RequestRecord:
     max_tokens: int
     arrived_at: float
     began_at: float
+    http_request_id: str | None = None
     report: PrefixReport | None = None
     num_generated_tokens: int = 0
     first_token_at: float | None = None

@@ -31,6 +31,11 @@ class TrafficLog:
         self._live: dict[RequestId, RequestRecord] = {}
         self._ended: OrderedDict[RequestId, RequestRecord] = OrderedDict()
         self._num_ended_tokens = 0
+        self._by_http_id: dict[str, dict[RequestId, RequestRecord]] = {}
+
+    @property
+    def config(self) -> InsightConfig:
+        return self._config
 
     @property
     def is_full(self) -> bool:
@@ -44,6 +49,10 @@ class TrafficLog:
     def get(self, request_id: RequestId) -> RequestRecord | None:
         """The record of a request that lives, or ended and is still remembered."""
         return self._live.get(request_id) or self._ended.get(request_id)
+
+    def of_http_request(self, http_request_id: str) -> tuple[RequestRecord, ...]:
+        """The records of all prompts that came with this `x-request-id`, in the order of their arrival."""
+        return tuple(self._by_http_id.get(http_request_id, {}).values())
 
     def live(self) -> Iterator[RequestRecord]:
         """In the order of their arrival."""
@@ -60,7 +69,7 @@ class TrafficLog:
     def begin(self, request: GenerateRequest, token_ids: TokenIds, *, max_tokens: int, began_at: float) -> None:
         """A request goes to the scheduler. `began_at`: when it arrived, before its prompt was encoded."""
         prompt = request.prompt if isinstance(request.prompt, ChatPrompt | TextPrompt) else None
-        self._live[request.request_id] = RequestRecord(
+        record = RequestRecord(
             request_id=request.request_id,
             prompt=prompt,
             token_ids=token_ids,
@@ -68,7 +77,11 @@ class TrafficLog:
             max_tokens=max_tokens,
             arrived_at=self._unix_clock() - (self._clock() - began_at),
             began_at=began_at,
+            http_request_id=request.http_request_id,
         )
+        self._live[record.request_id] = record
+        if record.http_request_id is not None:
+            self._by_http_id.setdefault(record.http_request_id, {})[record.request_id] = record
 
     def accept(self, request_id: RequestId) -> None:
         """The scheduler has queued it."""
@@ -78,7 +91,7 @@ class TrafficLog:
 
     def reject(self, request_id: RequestId, reason: RefusalReason) -> None:
         """The scheduler has turned it away."""
-        del self._live[request_id]
+        self._forget_http_id(self._live.pop(request_id))
         self.refuse(reason)
 
     def note_abort(self, request_id: RequestId, reason: AbortReason) -> None:
@@ -121,5 +134,13 @@ class TrafficLog:
         ):
             _, oldest = self._ended.popitem(last=False)
             self._num_ended_tokens -= oldest.num_prompt_tokens
+            self._forget_http_id(oldest)
         for observer in self._observers:
             observer.ended(record)
+
+    def _forget_http_id(self, record: RequestRecord) -> None:
+        if record.http_request_id is not None:
+            records = self._by_http_id.get(record.http_request_id, {})
+            records.pop(record.request_id, None)
+            if not records:
+                self._by_http_id.pop(record.http_request_id, None)

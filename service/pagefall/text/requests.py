@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from pagefall.errors import RequestError
-from pagefall.messages import FinishReason, RequestId, SamplingParams, Tier
+from pagefall.messages import FinishReason, PrefixReport, RequestId, SamplingParams, Tier
 
 
 class TextPrompt(msgspec.Struct, frozen=True):
@@ -62,6 +62,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     cache_salt: str = ""
     priority: int = 0
+    http_request_id: str | None = None
+    """The `x-request-id` of the HTTP request that it came with; several prompts may have come with one."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +105,8 @@ class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: tuple[TextLogprob, ...] = ()
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
+    prefix: PrefixReport | None = None
+    """The prompt's account, on the first delta and on no other."""
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

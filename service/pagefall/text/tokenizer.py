@@ -33,6 +33,22 @@ _TEMPLATE_FAULTS: Final = (
 """What running a template may raise: Jinja's own errors, and Python's from the expressions in it."""
 
 
+class EncodedText:
+    """A text's token ids, and which characters of it each of them stands for."""
+
+    def __init__(self, encoding: tokenizers.Encoding) -> None:
+        self.token_ids: TokenIds = np.array(encoding.ids, dtype=np.uint32)
+        self._encoding = encoding
+
+    def span(self, index: int) -> tuple[int, int] | None:
+        """Start and end of token `index` in the text; None for a token that the tokenizer added.
+
+        A token that is a part of a character has the whole character. Spaces at a token's ends may be left out.
+        """
+        span: tuple[int, int] | None = self._encoding.token_to_chars(index)
+        return span
+
+
 class Tokenizer:
     """Wraps a `transformers` fast tokenizer: the Rust tokenizer below it for text, itself for the chat template."""
 
@@ -65,6 +81,11 @@ class Tokenizer:
         # The batch call is the one that releases the GIL; "fast" leaves out the offsets.
         [encoding] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return np.array(encoding.ids, dtype=np.uint32)
+
+    def encode_with_spans(self, text: str, *, add_special_tokens: bool) -> EncodedText:
+        """As `encode`, and slower: for whoever wants to know where in the text a token is."""
+        [encoding] = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
+        return EncodedText(encoding)
 
     def decode(self, token_ids: Sequence[int] | TokenIds, *, skip_special_tokens: bool = True) -> str:
         """The text of `token_ids`. Ids without a token are skipped; bytes that are no UTF-8 become U+FFFD.
