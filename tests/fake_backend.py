@@ -21,7 +21,7 @@ from pagefall_storage.protocol import (
     Usage,
 )
 
-Operation = Literal["contains", "get", "put", "delete", "scan"]
+Operation = Literal["contains", "get", "put", "delete", "scan", "usage"]
 
 
 class FakeBackend:
@@ -69,6 +69,7 @@ class FakeBackend:
             yield StoredValue(key, len(value), None)
 
     async def usage(self) -> Usage:
+        await self._begin("usage", [])
         return Usage(num_values=len(self.values), num_bytes=sum(map(len, self.values.values())), max_bytes=None)
 
     async def aclose(self) -> None:

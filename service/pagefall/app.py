@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from types import FrameType
 from typing import Final, NamedTuple
 
@@ -41,6 +41,8 @@ from pagefall.insight.sampling import sampling
 from pagefall.insight.series import TrafficSeries
 from pagefall.insight.traffic import TrafficLog
 from pagefall.messages import FromScheduler, ToController, ToScheduler
+from pagefall.metrics.registry import Metrics
+from pagefall.metrics.traffic import TrafficMetrics
 from pagefall.model.engine import ModelInfo, PagedModel, load
 from pagefall.model.location import locate_tokenizer
 from pagefall.model.memory import free_host_memory
@@ -226,6 +228,7 @@ async def _serve(config: ServeConfig, bound: socket.socket, thread: DeviceThread
         root=config.model.model_path,
     )
     series = TrafficSeries(window_seconds=config.insight.metrics_window)
+    counted = None if config.insight.disable_metrics else TrafficMetrics(config.insight)
     async with running_engine(
         model,
         tokenizer,
@@ -237,15 +240,18 @@ async def _serve(config: ServeConfig, bound: socket.socket, thread: DeviceThread
         scheduler=config.scheduler,
         tiers=tiers,
         insight=config.insight,
-        observers=(series,),
+        observers=(series, *(() if counted is None else counted.observers)),
     ) as engine:
+        metrics = None
+        if counted is not None:
+            metrics = Metrics(engine.stats, engine.controller_stats, counted, model=card.id, page_size=info.page_size)
         facts = PoolFacts(
             page_size=info.page_size,
             device_bytes=info.pool.num_bytes,
             host_bytes=None if tiers is None else tiers.memory.num_bytes,
         )
         server = HttpServer(
-            create_app(engine, config.http, insight=config.insight, series=series, facts=facts),
+            create_app(engine, config.http, metrics=metrics, insight=config.insight, series=series, facts=facts),
             config.http,
             bound,
             on_ready=lambda url: _log.info("ready\n%s", _start_report(info, tiers, url)),
@@ -258,7 +264,8 @@ async def _serve(config: ServeConfig, bound: socket.socket, thread: DeviceThread
             asyncio.get_running_loop().call_later(config.http.shutdown_grace_seconds, engine.abort_all)
 
         _on_signals(shut_down)
-        async with sampling(series, engine.stats, engine.controller_stats):
+        lag_sampled = nullcontext() if counted is None else counted.loop_lag.sampled()
+        async with sampling(series, engine.stats, engine.controller_stats), lag_sampled:
             await server.run_until_exit()
 
 

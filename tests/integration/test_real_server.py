@@ -76,9 +76,9 @@ def gauges(server: RealServer) -> dict[str, float]:
     return {
         "running": values["pagefall_num_running_reqs"],
         "queued": values["pagefall_num_queue_reqs"],
-        "leased": values["pagefall_device_pagesleased"],
-        "pinned": values["pagefall_device_pagespinned"],
-        "unleased": values["pagefall_device_pagesfree"] + values["pagefall_device_pagescached"],
+        "leased": values["pagefall_pagesleased"],
+        "pinned": values["pagefall_pagespinned"],
+        "unleased": values["pagefall_pagesfree"] + values["pagefall_pagescached"],
     }
 
 

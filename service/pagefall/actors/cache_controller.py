@@ -61,6 +61,12 @@ _log = logging.getLogger("pagefall.cache_controller")
 
 GRACE_SECONDS: Final = 10.0
 
+USAGE_SECONDS: Final = 30.0
+"""How long after the store has told how much it holds it is asked again."""
+
+_USAGE_TIME_SHARE: Final = 1 / 60
+"""Of the time, at most, it is busy telling: some stores have to list all that they hold."""
+
 
 class CacheController(Actor[ToController]):
     def __init__(
@@ -74,9 +80,11 @@ class CacheController(Actor[ToController]):
         clock: Callable[[], float],
         grace_seconds: float = GRACE_SECONDS,
         clients: StorageClients | None = None,
+        usage_seconds: float = USAGE_SECONDS,
     ) -> None:
         """`clock` returns seconds and never goes back. Closed, it ends copies and backups within `grace_seconds`, then
-        gives up what is left, and closes the store. `clients` opens others; None: there are none to attach.
+        gives up what is left, and closes the store. `clients` opens others; None: there are none to attach. The store
+        is asked how much it holds at once and then every `usage_seconds`, or less often if it takes long to tell.
         """
         super().__init__(mailbox)
         self._scheduler = scheduler
@@ -86,6 +94,7 @@ class CacheController(Actor[ToController]):
         self._clients = clients
         self._clock = clock
         self._grace_seconds = grace_seconds
+        self._usage_seconds = usage_seconds
         self._threads: dict[Direction, ThreadPoolExecutor] = {
             "device_to_host": ThreadPoolExecutor(1, thread_name_prefix="offload"),
             "host_to_device": ThreadPoolExecutor(1, thread_name_prefix="load-back"),
@@ -94,11 +103,11 @@ class CacheController(Actor[ToController]):
         self._fetches: dict[TransferId, asyncio.Event] = {}
 
     def stats(self) -> ControllerStats:
-        """A snapshot of now."""
+        """A snapshot of now. What was counted of a store stays when it is detached."""
         copies = self._counters.transfers
-        if self._store.attached is None:
+        if self._store.latest is None:
             return ControllerStats(transfers=copies)
-        stats = self._store.attached.stats()
+        stats = self._store.latest.counts() if self._store.attached is None else self._store.attached.stats()
         return msgspec.structs.replace(stats, transfers={**copies, **stats.transfers})
 
     async def _run(self) -> None:
@@ -113,10 +122,12 @@ class CacheController(Actor[ToController]):
         """Until the mailbox is exhausted, and its transfers have ended or their grace has."""
         try:
             async with asyncio.timeout(None) as grace, asyncio.TaskGroup() as transfers:
+                asking = transfers.create_task(self._keep_asking_usage())
                 while not self._mailbox.is_exhausted:
                     await self._mailbox.wait()
                     for message in self._mailbox.take_all():
                         self._begin(message, transfers)
+                asking.cancel()
                 for stopped in self._fetches.values():
                     stopped.set()
                 grace.reschedule(asyncio.get_running_loop().time() + self._grace_seconds)
@@ -232,6 +243,18 @@ class CacheController(Actor[ToController]):
             _log.info("the store is now %s", storage.description)
             report = StorageChanged(is_attached=True)
         await self._report(report)
+
+    async def _keep_asking_usage(self) -> None:
+        """Until it is cancelled. A store that takes the place of another is asked at once."""
+        while True:
+            self._store.changed.clear()
+            started = self._clock()
+            if self._store.attached is not None:
+                await self._store.attached.ask_usage()
+            rest = max(self._usage_seconds, (self._clock() - started) / _USAGE_TIME_SHARE)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(rest):
+                    await self._store.changed.wait()
 
     async def _report(self, report: ControllerReport) -> None:
         """Waits while the scheduler's mailbox is full. Once that is closed, nobody asks for reports any more."""

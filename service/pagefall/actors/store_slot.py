@@ -18,6 +18,10 @@ class StoreSlot:
 
     def __init__(self, storage: StorageClient | None) -> None:
         self.attached = storage
+        self.latest = storage
+        """The store that is attached, or else the last one that was."""
+        self.changed = asyncio.Event()
+        """Set whenever another one is attached, or none; for one listener to clear."""
         self._users: dict[StorageClient, set[asyncio.Task[None]]] = {}
         if storage is not None:
             self._users[storage] = set()
@@ -34,7 +38,9 @@ class StoreSlot:
     def replace(self, storage: StorageClient | None, transfers: asyncio.TaskGroup) -> None:
         """From now on `storage` is attached, or none."""
         former, self.attached = self.attached, storage
+        self.changed.set()
         if storage is not None:
+            self.latest = storage
             self._users[storage] = set()
         if former is not None:
             former.retire()

@@ -24,22 +24,25 @@ from pagefall.api.tree import Tree
 from pagefall.config import CacheConfig, HttpConfig, InsightConfig
 from pagefall.errors import RequestError
 from pagefall.insight.series import TrafficSeries
+from pagefall.metrics.registry import Metrics
 
 
 def create_app(
     engine: Engine,
     config: HttpConfig,
     *,
+    metrics: Metrics | None = None,
     insight: InsightConfig = InsightConfig(),  # noqa: B008 - frozen
     series: TrafficSeries | None = None,
     facts: PoolFacts = PoolFacts(page_size=CacheConfig().page_size),  # noqa: B008 - frozen
 ) -> Starlette:
     """The ASGI application over `engine`. It logs every request itself: the server below it need not.
 
-    `series` is what `/cache/stats` shows of the past; None: nothing.
+    `metrics` None: they are switched off, and `/metrics` says so. `series` is what `/cache/stats` shows of the past;
+    None: nothing.
     """
     max_body_bytes = config.max_body_bytes
-    health, models, operations = Health(engine), Models(engine), Operations(engine)
+    health, models, operations = Health(engine), Models(engine), Operations(engine, metrics)
     tokens, storage = Tokens(engine, max_body_bytes=max_body_bytes), Storage(engine, max_body_bytes=max_body_bytes)
     series = series or TrafficSeries(window_seconds=insight.metrics_window)
     cache_stats = CacheStats(engine, series, facts, redact_prompts=insight.redact_prompts)

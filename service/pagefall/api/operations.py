@@ -14,7 +14,7 @@ from pagefall.api.errors import ErrorDetail
 from pagefall.api.json_response import json_response
 from pagefall.errors import RequestError
 from pagefall.messages import Tier
-from pagefall.metrics import Metrics
+from pagefall.metrics.registry import Metrics
 
 _TIERS: Final = get_args(Tier)
 _DEFAULT_TIERS: Final = "device,host"
@@ -30,11 +30,18 @@ class FlushAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class Operations:
     """The endpoints."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, metrics: Metrics | None) -> None:
+        """`metrics` None: they are switched off."""
         self._engine = engine
-        self._metrics = Metrics(engine.stats, engine.controller_stats)
+        self._metrics = metrics
 
     async def metrics(self, request: Request) -> Response:
+        if self._metrics is None:
+            raise RequestError(
+                "This server has no metrics: it runs with --disable-metrics. Start it without.",
+                status=404,
+                code="metrics_disabled",
+            )
         return Response(self._metrics.render(), headers={"content-type": self._metrics.content_type})
 
     async def flush_cache(self, request: Request) -> Response:

@@ -65,6 +65,7 @@ class GuardedStore:
         self._value_bytes = value_bytes
         self._clock = clock
         self._background = set[asyncio.Future[Any]]()
+        self._aside: asyncio.Future[Any] | None = None
 
     async def call(
         self,
@@ -86,6 +87,28 @@ class GuardedStore:
             self._keep(asyncio.ensure_future(self._probe(permit, key)))
             return Unanswered("breaker_open")
         return await self._run(permit, operation, judge)
+
+    async def ask_aside(self, operation: Callable[[], Coroutine[Any, Any, T]]) -> T | BaseException:
+        """What the operation returns, if it does so within the deadline, or why there is nothing.
+
+        For what no request needs: neither the breaker nor the counters hear of it, and it is not begun unless the
+        breaker is closed, nor before the last one has let go. Nothing that a backend raises comes out.
+        """
+        if self.breaker.state != "closed":
+            return StorageError("it is left alone for a while")
+        if self._aside is not None and not self._aside.done():
+            return StorageError("it was asked before, and has not ended that")
+        asked = self._aside = self._keep(asyncio.ensure_future(operation()))
+        try:
+            await asyncio.wait({asked}, timeout=self._deadline_seconds)
+            if not asked.done():
+                return TimeoutError(f"no answer within {self._deadline_seconds:g} s")
+            if asked.cancelled():
+                return StorageError("the backend gave the operation up")
+            error = asked.exception()
+            return asked.result() if error is None else error
+        finally:
+            asked.cancel()
 
     async def aclose(self) -> None:
         """Ends what is under way, and the backend, which gets as long for it as for an operation. Raises nothing."""

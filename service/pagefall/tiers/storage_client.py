@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple, TypeVar, assert_never
 
+import msgspec
+
 from pagefall.messages import ControllerStats, FetchOutcome, PageIds, StorageAnswer
 from pagefall.tiers.breaker import CircuitBreaker
 from pagefall.tiers.counters import StorageCounters
@@ -31,6 +33,7 @@ from pagefall_storage.protocol import (
     PutOutcome,
     StorageBackend,
     Stored,
+    Usage,
 )
 
 T = TypeVar("T")
@@ -100,16 +103,27 @@ class StorageClient:
         self._to_leave: dict[Key, bytes] = {}
         self._is_retired = False
         self._is_refusing = False  # writes, as was logged
+        self._usage: Usage | None = None
+        self._tells_usage = True  # as was logged
 
     def stats(self) -> ControllerStats:
         """What this client knows of the controller's."""
+        return msgspec.structs.replace(
+            self.counts(),
+            breaker=self._store.breaker.state,
+            storage_backend=self._name,
+            storage_description=self.description,
+            storage_num_pages=None if self._usage is None else self._usage.num_values,
+            storage_used_bytes=None if self._usage is None else self._usage.num_bytes,
+            storage_limit_bytes=None if self._usage is None else self._usage.max_bytes,
+        )
+
+    def counts(self) -> ControllerStats:
+        """What this client and those before it have counted, without what is true of a store that is attached."""
         return ControllerStats(
             transfers=self._counters.transfers.transfers,
             num_storage_outcomes=dict(self._counters.num_outcomes),
             num_storage_failures=dict(self._counters.num_failures),
-            breaker=self._store.breaker.state,
-            storage_backend=self._name,
-            storage_description=self.description,
         )
 
     @property
@@ -215,6 +229,24 @@ class StorageClient:
         else:
             self._to_leave[name] = value
         return is_kept
+
+    async def ask_usage(self) -> None:
+        """Has the store tell how much it holds, for `stats`. No failure counts against it, and what it told last stays.
+
+        A store that is left alone for a while is not asked.
+        """
+        if self._store.breaker.state != "closed":
+            return
+
+        async def ask() -> Usage:
+            return await self._store.backend.usage()
+
+        usage = await self._store.ask_aside(ask)
+        if isinstance(usage, Usage):
+            self._usage = usage
+        elif self._tells_usage:
+            _log.info("the store does not tell how much it holds, %s: %s", self._store.backend.description, usage)
+        self._tells_usage = isinstance(usage, Usage)
 
     async def clear(self) -> int:
         """Deletes every page of the namespace, whatever the breaker says, and returns how many there were.

@@ -29,6 +29,8 @@ from pagefall.messages import (
     Tier,
     TokenIds,
 )
+from pagefall.metrics.registry import Metrics
+from pagefall.metrics.traffic import TrafficMetrics
 from pagefall.text.requests import (
     CandidateToken,
     ChatPrompt,
@@ -204,9 +206,14 @@ class FakeEngine:
         )
 
 
+def metrics_of(engine: FakeEngine) -> Metrics:
+    traffic = TrafficMetrics(InsightConfig())
+    return Metrics(engine.stats, engine.controller_stats, traffic, model=MODEL, page_size=16)
+
+
 def http_client(engine: FakeEngine, config: HttpConfig | None = None) -> httpx.AsyncClient:
     """Speaks to the application without a socket; answers arrive whole."""
-    transport = httpx.ASGITransport(create_app(engine, config or HttpConfig()))
+    transport = httpx.ASGITransport(create_app(engine, config or HttpConfig(), metrics=metrics_of(engine)))
     return httpx.AsyncClient(transport=transport, base_url="http://server")
 
 

@@ -5,6 +5,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.api.fake_engine import MODEL, FakeEngine
 
+from pagefall.api.app import create_app
+from pagefall.config import HttpConfig
+
 pytestmark = pytest.mark.anyio
 
 
@@ -129,8 +132,9 @@ async def test_metrics_are_prometheus_text_of_the_engines_snapshot(client: httpx
     }
     assert values["pagefall_num_running_reqs",] == 2
     assert values["pagefall_num_queue_reqs",] == 5
-    assert values["pagefall_num_generated_tokens_total",] == 99
-    assert {state: values["pagefall_device_pages", state] for state in ("free", "leased", "cached", "pinned")} == {
+    assert values["pagefall_generated_tokens_total",] == 99
+    states = ("free", "leased", "cached", "pinned")
+    assert {state: values["pagefall_pages", state, "device"] for state in states} == {
         "free": 3,
         "leased": 1,
         "cached": 6,
@@ -142,3 +146,12 @@ async def test_the_root_points_the_way(client: httpx.AsyncClient) -> None:
     response = await client.get("/")
     assert response.status_code == 200
     assert "/v1/chat/completions" in response.text
+
+
+async def test_metrics_that_are_switched_off_are_a_404_that_says_so(engine: FakeEngine) -> None:
+    transport = httpx.ASGITransport(create_app(engine, HttpConfig()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+        response = await client.get("/metrics")
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "metrics_disabled")
+    assert response.json()["error"]["type"] == "invalid_request_error"
+    assert "--disable-metrics" in response.json()["error"]["message"]

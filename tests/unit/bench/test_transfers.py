@@ -15,9 +15,9 @@ TEXT = """\
 # TYPE pagefall_transfer_bytes_total counter
 pagefall_transfer_bytes_total{direction="device_to_host"} 3.6864e+06
 pagefall_transfer_bytes_total{direction="storage_to_host"} %d
-# HELP pagefall_num_steps_total Forward steps run
-# TYPE pagefall_num_steps_total counter
-pagefall_num_steps_total 7.0
+# HELP pagefall_steps_total Forward steps run
+# TYPE pagefall_steps_total counter
+pagefall_steps_total 7.0
 """
 
 
@@ -31,7 +31,7 @@ def test_bytes_are_read_by_direction_and_absent_ones_are_0() -> None:
 
 
 def test_a_server_without_tiers_has_moved_nothing() -> None:
-    assert set(parse_moved("pagefall_num_steps_total 7.0\n").values()) == {0}
+    assert set(parse_moved("pagefall_steps_total 7.0\n").values()) == {0}
 
 
 def test_the_difference_is_by_direction() -> None:

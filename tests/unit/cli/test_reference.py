@@ -12,6 +12,7 @@ from pagefall.cli.serve_flags import SERVE_FLAGS
 from pagefall.config import (
     CacheConfig,
     HttpConfig,
+    InsightConfig,
     ModelConfig,
     PrefetchPolicy,
     SchedulerConfig,
@@ -26,7 +27,7 @@ def test_the_committed_page_is_what_the_table_says() -> None:
 
 
 def test_every_config_field_a_user_may_set_has_a_flag() -> None:
-    parts = (ModelConfig, CacheConfig, TierConfig, SchedulerConfig, HttpConfig)
+    parts = (ModelConfig, CacheConfig, TierConfig, SchedulerConfig, HttpConfig, InsightConfig)
     fields = {field for part in parts for field in part.__struct_fields__}
     assert {option.field for option in options(SERVE_FLAGS).values()} == fields
 
