@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from pagefall.insight.records import RequestRecord, TrafficObserver
+from pagefall.insight.records import RefusalReason, RequestRecord
 
 _NUM_BUCKETS: Final = 20
 
@@ -19,8 +19,8 @@ class _Bucket:
     num_tokens: int = 0
 
 
-class GenerationRate(TrafficObserver):
-    """A ring of buckets over the last seconds; it falls to zero when nothing is generated, asked for or not."""
+class GenerationRate:
+    """A `TrafficObserver`: a ring of buckets over the last seconds. It falls to zero when nothing is generated."""
 
     def __init__(self, *, clock: Callable[[], float], window_seconds: float = 10.0) -> None:
         """`clock` returns seconds, and never goes back."""
@@ -35,6 +35,18 @@ class GenerationRate(TrafficObserver):
         if bucket.number != number:
             bucket.number, bucket.num_tokens = number, 0
         bucket.num_tokens += num_tokens
+
+    def refused(self, reason: RefusalReason) -> None:
+        """It generates nothing."""
+
+    def accepted(self, record: RequestRecord) -> None:
+        """It has generated nothing yet."""
+
+    def settled(self, record: RequestRecord) -> None:
+        """The prompt does not matter."""
+
+    def ended(self, record: RequestRecord) -> None:
+        """Its tokens are counted."""
 
     def tokens_per_second(self) -> float:
         """Over the window and the bucket under way, or since the beginning if that is shorter."""

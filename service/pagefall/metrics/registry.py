@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
@@ -14,6 +14,7 @@ from pagefall.messages import ControllerStats, SchedulerStats
 from pagefall.metrics import families
 from pagefall.metrics.pools import PoolCollector
 from pagefall.metrics.scheduler import SchedulerCollector
+from pagefall.metrics.sglang import SglangMetrics
 from pagefall.metrics.tiers import TierCollector
 from pagefall.metrics.traffic import TrafficMetrics
 
@@ -31,10 +32,9 @@ class Metrics:
         *,
         model: str,
         page_size: int,
-        others: Sequence[Collector] = (),
     ) -> None:
         """`controller_stats` returns None where there are no tiers below the device. `model` is the name that clients
-        use. `others` are printed after Pagefall's own.
+        use. SGLang's names are there too where `traffic` was made for them.
         """
         self._registry = CollectorRegistry()
         for collector in (
@@ -43,9 +43,14 @@ class Metrics:
             SchedulerCollector(stats),
             PoolCollector(stats, controller_stats, page_size=page_size),
             TierCollector(controller_stats),
-            *others,
         ):
             self._registry.register(collector)
+        if traffic.generation_rate is not None:
+            self._registry.register(
+                SglangMetrics(
+                    stats, controller_stats, traffic, traffic.generation_rate, model=model, page_size=page_size
+                )
+            )
 
     def render(self) -> bytes:
         """All metrics in Prometheus' text format."""

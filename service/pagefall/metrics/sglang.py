@@ -64,7 +64,6 @@ class SglangMetrics(Collector):
         *,
         model: str,
         page_size: int,
-        context_length: int,
     ) -> None:
         """`controller_stats` returns None where there are no tiers below the device. `model` is the name that clients
         use.
@@ -75,7 +74,6 @@ class SglangMetrics(Collector):
         self._generation_rate = generation_rate
         self._labels = {"model_name": model, **_RANKS}
         self._page_size = page_size
-        self._context_length = context_length
         self._stored = _TokensByStore()
 
     def collect(self) -> Iterator[Metric]:
@@ -115,7 +113,6 @@ class SglangMetrics(Collector):
         yield _Gauge("max_total_num_tokens", "Token slots of the KV cache pool.", pool.total * page_size)
         yield _Gauge("page_size", "KV cache page size in tokens.", page_size)
         yield _Gauge("num_pages", "Number of KV cache pages.", pool.total)
-        yield _Gauge("context_len", "Maximum context length.", self._context_length)
         host = stats.host_pages
         if host is not None:
             num_used_host_pages = host.total - host.free
