@@ -98,7 +98,14 @@ class FakeClients(StorageClients):
 class Rig:
     """A controller between two mailboxes, of which the test is both ends."""
 
-    def __init__(self, *, has_store: bool = True, report_capacity: int = 100, grace_seconds: float = 10.0) -> None:
+    def __init__(
+        self,
+        *,
+        has_store: bool = True,
+        report_capacity: int = 100,
+        grace_seconds: float = 10.0,
+        usage_seconds: float = 1000.0,
+    ) -> None:
         self.copier, self.backend = FakeCopier(), FakeBackend()
         self.memory = HostMemory(1000, NUM_PAGES, pinned=False)
         self.memory.payloads[:] = np.arange(NUM_PAGES)[:, None]
@@ -122,6 +129,7 @@ class Rig:
             clock=time.monotonic,
             grace_seconds=grace_seconds,
             clients=self.clients,
+            usage_seconds=usage_seconds,
         )
         self.running = asyncio.create_task(self.controller.run())
 
@@ -496,3 +504,61 @@ async def test_a_store_whose_call_never_ends_does_not_keep_a_drained_controller(
     assert rig.backend.is_closed
     assert rig.clients.opened[0].is_closed
     gate.set()
+
+
+async def test_a_store_is_asked_at_once_how_much_it_holds_and_so_is_the_one_after_it(rig: Rig) -> None:
+    await settle()
+    stats = rig.controller.stats()
+    assert (stats.storage_num_pages, stats.storage_used_bytes, stats.storage_limit_bytes) == (0, 0, None)
+    assert await rig.ask(ATTACH) == ATTACHED
+    await settle()
+    stats = rig.controller.stats()
+    assert stats.storage_num_pages == len(rig.clients.opened[0].values) == 1, "the manifest"
+    assert stats.storage_used_bytes == sum(map(len, rig.clients.opened[0].values.values()))
+
+
+async def test_it_is_asked_again_and_again() -> None:
+    rig = Rig(usage_seconds=0.001)
+    await rig.fill(3)
+    num_calls = rig.backend.num_calls("usage")
+    while rig.backend.num_calls("usage") < num_calls + 2:
+        await asyncio.sleep(0.001)
+    assert rig.controller.stats().storage_num_pages == 3
+    await rig.end()
+
+
+async def test_without_a_store_nobody_is_asked_and_what_was_counted_stays(rig: Rig) -> None:
+    await rig.fill(3)
+    rig.backend.errors["contains"] = StorageError("down")
+    await rig.ask(lookup(1))
+    before = rig.controller.stats()
+    assert await rig.ask(DetachStorage()) == DETACHED
+    await settle()
+    stats = rig.controller.stats()
+    assert (stats.transfers, stats.num_storage_failures) == (before.transfers, before.num_storage_failures)
+    assert stats.transfers["host_to_storage"].num_pages == 3
+    assert stats.num_storage_failures == {"error": 1}
+    told = (stats.breaker, stats.storage_backend, stats.storage_num_pages, stats.storage_used_bytes)
+    assert told == (None, None, None, None)
+    assert rig.backend.num_calls("usage") == 1
+
+
+async def test_a_drained_controller_waits_for_no_answer_about_how_much_there_is(rig: Rig) -> None:
+    rig.backend.gates["usage"] = asyncio.Event()
+    await settle()
+    rig.controller.close()
+    await rig.running
+    assert rig.backend.is_closed
+
+
+async def test_a_fault_in_telling_how_much_there_is_ends_no_actor() -> None:
+    rig = Rig(usage_seconds=0.001)
+    for fault in (StorageError("down"), TypeError("a bug"), TimeoutError()):
+        rig.backend.errors["usage"] = fault
+        num_calls = rig.backend.num_calls("usage")
+        while rig.backend.num_calls("usage") < num_calls + 2:
+            await asyncio.sleep(0.001)
+    assert rig.controller.stats().breaker == "closed"
+    assert rig.controller.stats().num_storage_failures == {}
+    assert not rig.running.done()
+    await rig.end()

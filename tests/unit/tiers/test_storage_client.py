@@ -443,3 +443,62 @@ async def test_lookups_that_succeed_do_not_keep_a_store_in_use_that_gives_nothin
         assert await client.lookup(KEYS[:3]) == (3, "answered")
         assert await fetched(client, 3) == ["error"] * 3
     assert client.stats().breaker == "open"
+
+
+def told(client: StorageClient) -> tuple[int | None, int | None, int | None]:
+    stats = client.stats()
+    return stats.storage_num_pages, stats.storage_used_bytes, stats.storage_limit_bytes
+
+
+async def test_the_store_tells_how_much_it_holds_when_it_is_asked(rig: Rig) -> None:
+    await filled(rig, 3)
+    _, memory, client = rig
+    assert told(client) == (None, None, None)
+    await client.ask_usage()
+    assert told(client) == (3, 3 * memory.value_bytes, None)
+
+
+@pytest.mark.parametrize("fault", [StorageError("down"), TypeError("a bug"), None])
+async def test_a_store_that_does_not_tell_loses_nothing_by_it(
+    rig: Rig, caplog: pytest.LogCaptureFixture, fault: Exception | None
+) -> None:
+    await filled(rig, 3)
+    backend, memory, client = rig
+    await client.ask_usage()
+    if fault is None:
+        backend.gates["usage"] = asyncio.Event()
+    else:
+        backend.errors["usage"] = fault
+    with caplog.at_level(logging.INFO, "pagefall.storage"):
+        for _ in range(5):
+            await client.ask_usage()
+    assert told(client) == (3, 3 * memory.value_bytes, None), "what it told last"
+    assert (client.stats().breaker, client.stats().num_storage_failures) == ("closed", {})
+    assert await client.lookup(KEYS[:3]) == (3, "answered")
+    [record] = caplog.records
+    assert "does not tell how much it holds, a fake store: " in record.message
+
+
+async def test_a_store_that_is_left_alone_is_not_asked_how_much_it_holds(rig: Rig) -> None:
+    backend, _, client = rig
+    backend.errors["contains"] = TimeoutError()
+    for _ in range(3):
+        await client.lookup(KEYS)
+    assert client.stats().breaker == "open"
+    await client.ask_usage()
+    assert backend.num_calls("usage") == 0
+    assert client.stats().breaker == "open"
+
+
+async def test_a_store_that_does_not_let_go_of_the_question_is_not_asked_another(rig: Rig) -> None:
+    backend, _, client = rig
+    backend.is_stubborn = True
+    gate = backend.gates["usage"] = asyncio.Event()
+    await client.ask_usage()
+    await client.ask_usage()
+    assert backend.num_calls("usage") == 1
+    gate.set()
+    await settle()
+    await client.ask_usage()
+    assert backend.num_calls("usage") == 2
+    assert told(client) == (0, 0, None)
