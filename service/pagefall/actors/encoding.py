@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Final, TypeVar, assert_never
@@ -12,6 +13,8 @@ from typing import Final, TypeVar, assert_never
 import numpy as np
 
 from pagefall.actors.refusals import unavailable
+from pagefall.insight.explanation import Explanation, explain
+from pagefall.insight.records import RequestRecord
 from pagefall.messages import TokenIds
 from pagefall.text.requests import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from pagefall.text.tokenizer import Tokenizer
@@ -25,6 +28,10 @@ _NUM_THREADS: Final = 2
 """Encoding leaves the interpreter free, but competes with the model for cores."""
 
 
+_MAX_EXPLANATIONS: Final = 4
+"""They share the threads with prompts, which must not wait long for them."""
+
+
 class PromptEncoder:
     """Encodes small prompts at once and large ones on a few threads of its own. Used as a context manager."""
 
@@ -32,6 +39,7 @@ class PromptEncoder:
         self._tokenizer = tokenizer
         self._max_waiting = max_waiting
         self._num_waiting = 0
+        self._num_explaining = 0
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="prompt-encoder")
 
     def __enter__(self) -> PromptEncoder:
@@ -50,6 +58,17 @@ class PromptEncoder:
         """The text of the ids, special tokens included. Raises `RequestError` like `encode`."""
         decode = partial(self._tokenizer.decode, token_ids, skip_special_tokens=False)
         return await self._perform(decode, size=len(token_ids))
+
+    async def explain(self, record: RequestRecord, *, model: str, redact: bool) -> Explanation:
+        """As `insight.explanation.explain`, on a thread. Raises `RequestError` (503) where four are under way."""
+        if self._num_explaining >= _MAX_EXPLANATIONS:
+            raise unavailable(f"{_MAX_EXPLANATIONS} explanations are under way")
+        work = partial(explain, replace(record), self._tokenizer, model=model, redact=redact)
+        self._num_explaining += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        finally:
+            self._num_explaining -= 1
 
     async def _perform(self, work: Callable[[], T], *, size: int) -> T:
         if size <= _LARGE:

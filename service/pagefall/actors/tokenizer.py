@@ -20,7 +20,8 @@ from pagefall.actors.generation import TextGeneration
 from pagefall.actors.mailbox import Address, Mailbox, MailboxClosed
 from pagefall.actors.refusals import change_under_way, refusal, storage_refusal, unavailable
 from pagefall.errors import RequestError
-from pagefall.insight.records import AbortReason
+from pagefall.insight.explanation import Explanation
+from pagefall.insight.records import AbortReason, RequestRecord
 from pagefall.insight.traffic import TrafficLog
 from pagefall.messages import (
     Accepted,
@@ -171,6 +172,9 @@ class TokenizerActor(Actor[FromScheduler]):
         self._descriptions[query_id] = described
         self._send(DescribeCache(query_id=query_id, max_branches=max_branches))
         return await described
+
+    async def explain(self, record: RequestRecord) -> Explanation:
+        return await self._encoder.explain(record, model=self._model.id, redact=self._traffic.config.redact_prompts)
 
     async def attach_storage(self, backend: str, extra_config: Mapping[str, Any]) -> None:
         await self._change_storage(AttachStorage(backend=backend, extra_config=dict(extra_config)))

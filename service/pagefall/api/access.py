@@ -51,6 +51,13 @@ def note_usage(scope: Scope, usages: Iterable[Usage]) -> None:
     entry.usages.extend(usages)
 
 
+def http_request_id(scope: Scope) -> str:
+    """The `x-request-id` of the request that `scope` belongs to, the client's or ours."""
+    entry = scope[_SCOPE_KEY]
+    assert isinstance(entry, AccessEntry)
+    return entry.request_id
+
+
 class AccessMiddleware:
     """Echoes the client's `x-request-id` if it is sane, else makes one; logs; turns a bug into a plain 500."""
 

@@ -15,6 +15,7 @@ from pagefall.api.completions import Completions
 from pagefall.api.console import Console
 from pagefall.api.engine import Engine
 from pagefall.api.errors import on_http_exception, on_request_error
+from pagefall.api.explanations import Explanations
 from pagefall.api.health import Health
 from pagefall.api.models import Models
 from pagefall.api.operations import Operations
@@ -47,6 +48,7 @@ def create_app(
     series = series or TrafficSeries(window_seconds=insight.metrics_window)
     cache_stats = CacheStats(engine, series, facts, redact_prompts=insight.redact_prompts)
     tree, console = Tree(engine, redact_prompts=insight.redact_prompts), Console(engine)
+    explanations = Explanations(engine)
     middleware = [Middleware(AccessMiddleware)]
     if config.api_key is not None or config.admin_api_key is not None:
         middleware.append(Middleware(ApiKeyMiddleware, api_key=config.api_key, admin_api_key=config.admin_api_key))
@@ -62,6 +64,8 @@ def create_app(
             Route("/cache/storage", storage.show_or_change, methods=["GET", "PUT", "DELETE"]),
             Route("/cache/stats", cache_stats.show),
             Route("/cache/tree", tree.show),
+            Route("/cache/requests", explanations.list),
+            Route("/cache/explain/{request_id:path}", explanations.one),
             Route("/metrics", operations.metrics),
             Route("/health", health.ready),
             Route("/health/live", health.live),

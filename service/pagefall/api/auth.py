@@ -20,12 +20,16 @@ _OPEN_FOLDER: Final = "/console/"
 _ADMIN_PATHS: Final = frozenset({"/cache/storage"})
 """What changes the server for all its clients."""
 
+_CACHE_FOLDER: Final = "/cache/"
+"""What looks into the cache, and so into the prompts of all clients."""
+
 
 class ApiKeyMiddleware:
     """Lets requests through that carry a key in `Authorization: Bearer KEY`, and those for open paths.
 
-    For `_ADMIN_PATHS` it has to be `admin_api_key`: where there is none, nobody with a mere `api_key` gets there. For
-    all others either will do; they are open where there is no `api_key`.
+    For `_ADMIN_PATHS` it has to be `admin_api_key`: where there is none, nobody with a mere `api_key` gets there. So it
+    is for all of `/cache/` where there is an `admin_api_key`. For all others either will do; they are open where there
+    is no `api_key`.
     """
 
     def __init__(self, app: ASGIApp, api_key: str | None, admin_api_key: str | None) -> None:
@@ -51,6 +55,10 @@ class ApiKeyMiddleware:
             if is_client:
                 return _not_for_clients(has_admin_key=self._admin_api_key is not None)
             return _incorrect("the server's admin key" if self._admin_api_key is not None else "the server's key")
+        if scope["path"].startswith(_CACHE_FOLDER) and self._admin_api_key is not None:
+            if is_admin:
+                return None
+            return _not_for_clients_eyes() if is_client else _incorrect("the server's admin key")
         if self._api_key is None or is_client or is_admin:
             return None
         return _incorrect("the server's key")
@@ -80,6 +88,16 @@ def _not_for_clients(*, has_admin_key: bool) -> RequestError:
     fix = "Send the admin key instead." if has_admin_key else "Start the server with --admin-api-key, and send that."
     return RequestError(
         f"Your key lets you use the server, not change it. {fix}",
+        status=403,
+        type="permission_error",
+        code="admin_key_required",
+    )
+
+
+def _not_for_clients_eyes() -> RequestError:
+    return RequestError(
+        "Your key lets you use the server, not look into its cache, where others' prompts are. Send the admin key "
+        "instead.",
         status=403,
         type="permission_error",
         code="admin_key_required",

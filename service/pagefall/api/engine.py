@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Protocol
 
+from pagefall.insight.explanation import Explanation
+from pagefall.insight.records import RequestRecord
 from pagefall.insight.traffic import TrafficLog
 from pagefall.messages import CacheDescribed, CacheFlushed, ControllerStats, SchedulerStats, Tier, TokenIds
 from pagefall.text.requests import GenerateRequest, ModelCard, Prompt, TextDelta
@@ -64,6 +66,11 @@ class Engine(Protocol):
     @property
     def traffic(self) -> TrafficLog:
         """The requests that live, and the last ones that ended."""
+
+    async def explain(self, record: RequestRecord) -> Explanation:
+        """The record as it is now, in words and with its text, off the loop's thread. Raises `RequestError` (503) when
+        too many ask at once.
+        """
 
     def stats(self) -> SchedulerStats:
         """The latest snapshot; takes no lock and no time."""

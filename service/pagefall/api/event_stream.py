@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -23,8 +24,10 @@ class EventStream:
     def __init__(self, send: Send) -> None:
         self._send = send
 
-    async def start(self) -> None:
-        await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+    async def start(self, headers: Mapping[str, str]) -> None:
+        """`headers` beside those of every stream."""
+        more = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *more]})
 
     async def send(self, event: msgspec.Struct) -> None:
         """Sends one event now."""

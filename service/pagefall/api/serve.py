@@ -7,7 +7,7 @@ request ends, each of its generations is closed.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final, Protocol
@@ -18,14 +18,15 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from pagefall.api.access import note_usage
+from pagefall.api.access import http_request_id, note_usage
+from pagefall.api.cache_header import ANSWER, cache_header, wants_cache_header
 from pagefall.api.engine import Engine, Generation
 from pagefall.api.errors import internal_error
 from pagefall.api.event_stream import EventStream
 from pagefall.api.json_response import json_response
 from pagefall.api.tasks import run_all, run_until_disconnect
 from pagefall.errors import RequestError
-from pagefall.messages import FinishReason
+from pagefall.messages import FinishReason, PrefixReport
 from pagefall.text.requests import GenerateRequest, TextDelta, TextLogprob, Usage
 
 _log = logging.getLogger("pagefall.api")
@@ -37,12 +38,13 @@ _MANY_LOGPROBS: Final = 50
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt's whole answer."""
+    """One prompt's whole answer, and the prompt's account."""
 
     text: str
     logprobs: tuple[TextLogprob, ...]
     finish_reason: FinishReason
     usage: Usage
+    prefix: PrefixReport | None
 
 
 class AnswerFormat(Protocol):
@@ -68,15 +70,22 @@ class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 async def serve(engine: Engine, request: ClientRequest, scope: Scope, receive: Receive, send: Send) -> None:
     """Answers one request whose body has been read. Raises `RequestError` only before the first byte."""
+    wants_header = wants_cache_header(scope)
+    http_id = http_request_id(scope)
+    prompts = [msgspec.structs.replace(prompt, http_request_id=http_id) for prompt in request.prompts]
 
     async def work() -> None:
-        async with _submitted(engine, request.prompts) as generations:
+        async with _submitted(engine, prompts) as generations:
             if request.stream:
-                await _stream(generations, request.format, scope, send)
+                # The status waits for the first tokens only where the header does.
+                begun = await _first_deltas(generations) if wants_header else [[] for _ in generations]
+                headers = _headers([delta.prefix for deltas in begun for delta in deltas], wants=wants_header)
+                await _stream(generations, begun, headers, request.format, scope, send)
             else:
                 answers = await _collect(generations)
                 note_usage(scope, [answer.usage for answer in answers])
                 response = await _whole_response(request.format, answers)
+                response.headers.update(_headers([answer.prefix for answer in answers], wants=wants_header))
                 await response(scope, receive, send)
 
     await run_until_disconnect(receive, work)
@@ -113,6 +122,7 @@ async def _collect(generations: Sequence[Generation]) -> list[Answer]:
             logprobs=tuple(logprob for delta in deltas for logprob in delta.logprobs),
             finish_reason=deltas[-1].finish_reason,
             usage=deltas[-1].usage,
+            prefix=deltas[0].prefix,
         )
 
     await run_all([partial(collect, index) for index in range(len(generations))])
@@ -125,18 +135,47 @@ async def _whole_response(format: AnswerFormat, answers: Sequence[Answer]) -> Re
     return json_response(format.complete(answers))
 
 
-async def _stream(generations: Sequence[Generation], format: AnswerFormat, scope: Scope, send: Send) -> None:
+async def _first_deltas(generations: Sequence[Generation]) -> list[list[TextDelta]]:
+    """One of each, which has the prompt's account. Raises what the engine does if that comes first."""
+    deltas: dict[int, TextDelta] = {}
+
+    async def take(index: int) -> None:
+        deltas[index] = await anext(generations[index])
+
+    await run_all([partial(take, index) for index in range(len(generations))])
+    return [[deltas[index]] for index in range(len(generations))]
+
+
+def _headers(reports: Sequence[PrefixReport | None], *, wants: bool) -> dict[str, str]:
+    known = [report for report in reports if report is not None]
+    return {ANSWER: cache_header(known)} if wants and known else {}
+
+
+async def _stream(
+    generations: Sequence[Generation],
+    begun: Sequence[Sequence[TextDelta]],
+    headers: Mapping[str, str],
+    format: AnswerFormat,
+    scope: Scope,
+    send: Send,
+) -> None:
+    """`begun` are the deltas that were taken from each generation already."""
     events = EventStream(send)
     usages: list[Usage] = []
 
     async def forward(index: int) -> None:
+        for delta in begun[index]:
+            await show(index, delta)
         async for delta in generations[index]:
-            if delta.usage is not None:
-                usages.append(delta.usage)
-            for chunk in format.chunks(index, delta):
-                await events.send(chunk)
+            await show(index, delta)
 
-    await events.start()
+    async def show(index: int, delta: TextDelta) -> None:
+        if delta.usage is not None:
+            usages.append(delta.usage)
+        for chunk in format.chunks(index, delta):
+            await events.send(chunk)
+
+    await events.start(headers)
     try:
         await run_all([partial(forward, index) for index in range(len(generations))])
     except RequestError as error:

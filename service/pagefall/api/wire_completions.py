@@ -68,6 +68,11 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     usage: WireUsage | UnsetType | None = UNSET
 
 
+def prompt_request_id(answer_id: str, index: int) -> RequestId:
+    """The id of the request of one prompt of several."""
+    return RequestId(f"{answer_id}-{index}")
+
+
 def completion_requests(body: CompletionRequest, card: ModelCard, answer_id: str) -> tuple[GenerateRequest, ...]:
     """One request a prompt, in order. Raises `RequestError` naming the first field that is wrong or not supported."""
     refuse_unsupported(body, _NO_OPS)
@@ -76,7 +81,7 @@ def completion_requests(body: CompletionRequest, card: ModelCard, answer_id: str
     token_ids = stop_token_ids(body, card)
     return tuple(
         GenerateRequest(
-            request_id=RequestId(answer_id if len(prompts) == 1 else f"{answer_id}-{index}"),
+            request_id=RequestId(answer_id) if len(prompts) == 1 else prompt_request_id(answer_id, index),
             prompt=prompt,
             sampling=sampling,
             max_tokens=_DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,

@@ -8,7 +8,8 @@ import pytest
 
 from pagefall.actors.encoding import PromptEncoder
 from pagefall.errors import RequestError
-from pagefall.messages import TokenIds
+from pagefall.insight.records import RequestRecord
+from pagefall.messages import Divergence, PrefixReport, RequestId, TokenIds
 from pagefall.text.requests import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
 from pagefall.text.tokenizer import Tokenizer
 
@@ -86,3 +87,39 @@ async def test_a_template_that_refuses_is_the_requests_error(tokenizer: Tokenize
             messages = (ChatMessage("user", "refuse"), ChatMessage("user", padding))
             with pytest.raises(RequestError, match="no such turns"):
                 await encoder.encode(ChatPrompt(messages=messages))
+
+
+async def test_explanations_are_made_off_the_loops_thread_and_few_at_once(watched: WatchedTokenizer) -> None:
+    token_ids = watched.encode("a b c", add_special_tokens=False)
+    record = RequestRecord(
+        request_id=RequestId("r"),
+        prompt=TextPrompt("a b c"),
+        token_ids=token_ids,
+        cache_salt="",
+        max_tokens=1,
+        arrived_at=0.0,
+        began_at=0.0,
+        report=PrefixReport(
+            page_size=16,
+            num_prompt_tokens=5,
+            num_tokens_by_source={"computed": 5},
+            num_known_tokens=0,
+            misses=(),
+            divergence=Divergence(
+                token_index=4, has_other=True, is_cached=True, window_start=3, other_token_ids=(32, 100)
+            ),
+        ),
+    )
+    watched.threads.clear()
+    with PromptEncoder(watched, max_waiting=1) as encoder:
+        explaining = [asyncio.create_task(encoder.explain(record, model="m", redact=False)) for _ in range(4)]
+        await asyncio.sleep(0)
+        with pytest.raises(RequestError) as refused:
+            await encoder.explain(record, model="m", redact=False)
+        assert refused.value.status == 503
+        for explained in await asyncio.gather(*explaining):
+            assert explained.divergence is not None
+            assert explained.divergence.character == 4
+        assert watched.threads
+        assert threading.current_thread() not in watched.threads
+        assert (await encoder.explain(record, model="m", redact=True)).model == "m"

@@ -12,10 +12,13 @@ import httpx
 import numpy as np
 import openai
 import uvicorn
+from tests.byte_tokenizer import byte_tokenizer
 
 from pagefall.api.app import create_app
 from pagefall.config import HttpConfig, InsightConfig
 from pagefall.errors import RequestError
+from pagefall.insight.explanation import Explanation, explain
+from pagefall.insight.records import RequestRecord
 from pagefall.insight.traffic import TrafficLog
 from pagefall.messages import (
     BranchFacts,
@@ -24,6 +27,7 @@ from pagefall.messages import (
     ControllerStats,
     FinishReason,
     PoolStats,
+    PrefixReport,
     RequestId,
     SchedulerStats,
     Tier,
@@ -98,6 +102,8 @@ class FakeEngine:
         self.changes: list[tuple[str, Mapping[str, Any]] | None] = []
         """Stores that were attached; None where one was detached."""
         self.traffic = TrafficLog(InsightConfig())
+        self.reports: list[PrefixReport] = []
+        """Of the prompts to come, in their order; without one a prompt has no account."""
         self.branches: tuple[BranchFacts, ...] = ()
         self.requests: list[GenerateRequest] = []
         self.num_deltas = 0
@@ -107,6 +113,7 @@ class FakeEngine:
 
     async def generate(self, request: GenerateRequest) -> FakeGeneration:
         self.requests.append(request)
+        report = self.reports.pop(0) if self.reports else None
         num_prompt_tokens = len(await self.tokenize(request.prompt))
         max_tokens = resolve_max_tokens(
             max_tokens=request.max_tokens,
@@ -137,6 +144,7 @@ class FakeEngine:
                 logprobs=() if request.sampling.num_top_logprobs is None else (self._logprob(word, request),),
                 finish_reason=finish_reason if i == len(words) - 1 and not self.endless else None,
                 usage=usage if i == len(words) - 1 and not self.endless else None,
+                prefix=report if i == 0 else None,
             )
             for i, word in enumerate(words)
         ]
@@ -193,6 +201,9 @@ class FakeEngine:
 
     async def describe_cache(self, *, max_branches: int) -> CacheDescribed:
         return CacheDescribed(query_id=0, branches=self.branches[:max_branches], num_nodes=9, is_complete=True)
+
+    async def explain(self, record: RequestRecord) -> Explanation:
+        return explain(record, byte_tokenizer(), model=MODEL, redact=self.traffic.config.redact_prompts)
 
     def controller_stats(self) -> ControllerStats | None:
         return self.tiers
