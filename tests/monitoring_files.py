@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -61,6 +62,7 @@ def dashboard_queries() -> list[str]:
 
 def promtool(*words: str | Path) -> str:
     """What it says. Raises `AssertionError` with it if it has found something wrong."""
+    assert shutil.which("promtool"), "these tests need promtool; on Debian: apt install prometheus"
     command = ["promtool", *map(str, words)]
     done = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
     if done.returncode:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ from tests.unit.metrics.samples import DEVICE, HOST, metrics_of
 from pagefall.messages import ControllerStats, SchedulerStats
 
 COLUMNS: Final = 24
+GUIDE: Final = REPOSITORY / "docs" / "monitoring.md"
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +46,24 @@ def test_prometheus_takes_the_configuration_and_its_rules() -> None:
     assert "2 rule files found" in said
 
 
+def test_prometheus_takes_the_configuration_of_the_guide(tmp_path: Path) -> None:
+    [block] = re.findall(r"^```yaml\n(.*?)^```", GUIDE.read_text(), flags=re.MULTILINE | re.DOTALL)
+    config = tmp_path / "prometheus.yml"
+    config.write_text(block.replace("docker/", f"{REPOSITORY}/docker/"))
+    assert "2 rule files found" in promtool("check", "config", config)
+    of_the_guide, of_the_files = load(config), load(PROMETHEUS / "prometheus.yml")
+    assert of_the_guide["global"] == of_the_files["global"]
+    jobs = [config["scrape_configs"][0]["job_name"] for config in (of_the_guide, of_the_files)]
+    assert jobs == ["pagefall", "pagefall"]
+
+
 def test_each_alert_fires_when_it_should_and_not_otherwise() -> None:
     promtool("test", "rules", *sorted(PROMETHEUS.glob("tests/*.yml")))
 
 
 def test_each_alert_is_in_the_tests_of_the_rules_and_in_the_guide() -> None:
     tested = "".join(path.read_text() for path in PROMETHEUS.glob("tests/*.yml"))
-    guide = (REPOSITORY / "docs" / "monitoring.md").read_text()
+    guide = GUIDE.read_text()
     for rule in rules():
         if rule.is_alert:
             assert f'alertname="{rule.name}", alertstate="firing"' in tested, rule.name

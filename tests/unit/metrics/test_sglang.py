@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -245,3 +246,12 @@ def test_the_gauge_that_guides_ask_for_is_found_as_they_ask() -> None:
 
 def test_nothing_of_it_is_there_unless_it_is_asked_for() -> None:
     assert not [name for name in samples(metrics_of(lambda: STATS, lambda: MOVED)) if name.startswith("sglang")]
+
+
+def test_the_guide_lists_every_name() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "monitoring.md").read_text()
+    listed = set(re.findall(r"`(\w+)(?:\{\w+\})?`", guide))
+    names = {
+        name + ("_total" if kind == "counter" else "") for name, (kind, _) in (FAMILIES | FAMILIES_OF_TIERS).items()
+    }
+    assert names <= listed
