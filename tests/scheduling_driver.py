@@ -8,12 +8,14 @@ from typing import Final
 
 import numpy as np
 from tests.fake_model import FakeModel
+from tests.report_checks import check_report
 
 from pagefall.config import CacheConfig, SchedulerConfig, TierConfig
 from pagefall.messages import (
     Accepted,
     Cancel,
     FinishReason,
+    PrefixReport,
     Rejected,
     RequestId,
     RequestOutput,
@@ -62,6 +64,7 @@ class Driver:
         cache: CacheConfig = DEFAULT_CACHE,
         tiers: TierConfig | None = None,
         num_host_pages: int = 0,
+        history_tokens: int = 1_000_000,
     ) -> None:
         self.state = SchedulerState(
             scheduler=scheduler,
@@ -72,14 +75,18 @@ class Driver:
             tiers=tiers,
             num_host_pages=num_host_pages,
             page_bytes=1000,
+            history_tokens=history_tokens,
         )
         self.model = FakeModel(num_pages=num_pages, page_size=page_size)
         self.answers: dict[str, list[int]] = defaultdict(list)
         self.finish_reasons: dict[str, FinishReason] = {}
         self.cached_tokens: dict[str, int] = {}
+        self.reports: dict[str, PrefixReport] = {}
+        self.num_prompt_tokens: dict[str, int] = {}
         self.now = 0.0
 
     def submit(self, name: str, prompt: Sequence[int], **options: object) -> Accepted | Rejected:
+        self.num_prompt_tokens[name] = len(prompt)
         return intake.submit(self.state, submit_message(name, prompt, **options), now=self.now)  # type: ignore[arg-type]
 
     def cancel(self, name: str, *, stop: bool = False) -> RequestOutput | None:
@@ -87,6 +94,7 @@ class Driver:
         output = intake.cancel(self.state, message, now=self.now)
         if output is not None:
             self._take(output)
+            self.check_counters()
         return output
 
     def step(self) -> StepPlan:
@@ -100,6 +108,7 @@ class Driver:
             for output in apply_result(self.state, plan, result, now=self.now).outputs:
                 self._take(output)
             self.state.cache.check()
+            self.check_counters()
         return plan
 
     def during_step(self) -> None:
@@ -113,6 +122,17 @@ class Driver:
             assert self.step().sequences, "a step with nothing in it while requests wait"
         raise AssertionError(f"not idle after {max_steps} steps")
 
+    def check_counters(self) -> None:
+        """They are the sums of the reports."""
+        stats, reports = self.state.stats(), self.reports.values()
+        assert stats.num_prompt_tokens == sum(report.num_prompt_tokens for report in reports)
+        assert stats.num_cached_tokens == stats.num_device_tokens + stats.num_host_tokens + stats.num_storage_tokens
+        assert stats.num_prompt_tokens == (
+            stats.num_cached_tokens + stats.num_computed_tokens + stats.num_unreached_tokens
+        )
+        assert sum(stats.num_missed_tokens.values()) == stats.num_computed_tokens + stats.num_unreached_tokens
+        assert stats.num_known_tokens == sum(report.num_known_tokens for report in reports)
+
     def running(self) -> list[str]:
         return [running.request.request_id for running in self.state.running.in_order()]
 
@@ -121,6 +141,11 @@ class Driver:
         assert name not in self.finish_reasons, "an output after the last one"
         self.answers[name].extend(output.token_ids)
         assert self.cached_tokens.setdefault(name, output.cached_tokens) == output.cached_tokens
+        assert (output.prefix is None) is (name in self.reports), "a report on the first output, and on no other"
+        if output.prefix is not None:
+            self.reports[name] = output.prefix
+            check_report(output.prefix)
+            assert output.prefix.num_prompt_tokens == self.num_prompt_tokens[name]
         if output.finish_reason is not None:
             self.finish_reasons[name] = output.finish_reason
 

@@ -129,7 +129,6 @@ class TierDriver(Driver):
 
     def stored_nodes(self) -> list[set[bytes]]:
         """The keys of each node that counts as stored."""
-        host = self.tiers.host
         return [
             {node.page_keys[start : start + 32] for start in range(0, len(node.page_keys), 32)}
             for node in self.state.cache._tree.nodes()

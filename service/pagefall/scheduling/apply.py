@@ -32,7 +32,7 @@ def _commit_chunk(state: SchedulerState, sequence: SequenceStep, now: float) -> 
         running.num_computed = len(sequence.token_ids)
         state.cache.commit(running.lease, sequence.token_ids, now=now)
         state.cache_version += 1
-        running.request.reach(min(running.num_computed, running.request.num_prompt_tokens))
+        running.request.reach(running.num_computed)
         survey.absorb(state, running.request, now=now)
         offloading.after_commit(state, running.lease.node)
         loading.advance(state, running, now=now)

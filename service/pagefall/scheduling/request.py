@@ -92,11 +92,11 @@ class Request:
         self._buffer[: self.num_prompt_tokens] = self.submit.token_ids
 
     def reach(self, end: int, tier: Tier | None = None, start: int = 0) -> None:
-        """Positions `[start, end)` are there now: from a `tier`, or computed. What was reached before counts as then.
+        """Positions `[start, end)` are there now: from a `tier`, or computed. In the order of the positions.
 
-        In the order of the positions, and before the first token of the answer only.
+        Only the prompt counts, and what was reached before counts as it did then.
         """
-        first = max(start, self.num_reached)
+        end, first = min(end, self.num_prompt_tokens), max(start, self.num_reached)
         if end <= first:
             return
         if tier is not None:

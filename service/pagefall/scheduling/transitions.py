@@ -26,8 +26,7 @@ def start(state: SchedulerState, waiting: Waiting, *, now: float) -> Prefilling:
     if not request.has_begun:
         request.begin(now=now)
         survey.survey(state, request, now=now)
-    if not request.is_settled:
-        request.reach(lease.num_cached_tokens, "device")
+    request.reach(lease.num_cached_tokens, "device")
     offloading.after_hit(state, lease.node)
     arrivals = loading.begin(state, waiting, lease, now=now)
     prefilling = Prefilling(request, lease, num_computed=lease.num_cached_tokens, arrivals=arrivals)
