@@ -10,6 +10,7 @@ import msgspec
 
 from pagefall.bench.control_plane import ControlPlaneBenchConfig, bench_control_plane
 from pagefall.bench.engine import EngineBenchConfig, bench_engine
+from pagefall.bench.load.command import bench_load
 from pagefall.bench.storage_hit import StorageHitConfig, bench_storage_hit
 from pagefall.bench.workload_bench import (
     MultiTurnConfig,
@@ -17,6 +18,7 @@ from pagefall.bench.workload_bench import (
     bench_multi_turn,
     bench_shared_prefix,
 )
+from pagefall.cli.bench_load import parse_load
 from pagefall.cli.bench_store import STORE_FLAGS, resolve_store
 from pagefall.cli.flags import Flag, FlagTable, Group, nearest
 from pagefall.cli.parser import build_config, parse_arguments
@@ -106,13 +108,24 @@ STORAGE_HIT_FLAGS = FlagTable(
 )
 
 
-_COMMANDS: Final = ("engine", "multi-turn", "shared-prefix", "storage-hit", "control-plane", "copies", "transfers")
+_COMMANDS: Final = (
+    "load",
+    "engine",
+    "multi-turn",
+    "shared-prefix",
+    "storage-hit",
+    "control-plane",
+    "copies",
+    "transfers",
+)
 
 
 def bench(argv: Sequence[str]) -> int:
     """Run the benchmark named `argv[0]` with the flags after it; returns its exit status. Raises `PagefallError`."""
     name, flags = argv[0], argv[1:]
     match name:
+        case "load":
+            return bench_load(parse_load(flags, os.environ))
         case "engine":
             return bench_engine(parse_engine(flags, os.environ))
         case "multi-turn":

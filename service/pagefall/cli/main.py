@@ -22,6 +22,7 @@ commands:
   cache clear          remove pages from a store
   cache copy           copy what a store has to another
   cache diff           what differs between the settings behind two sets of pages
+  bench load           put load on any OpenAI-compatible server, or on two in turns
   bench engine         time a running server, alone or against a peer
   bench multi-turn     conversations that grow: latency, throughput and hit rate, tiers on against off
   bench shared-prefix  questions under few system prompts: the same, cache on against off

@@ -1,0 +1,1 @@
+"""`pagefall bench load`: a load generator for any OpenAI-compatible server."""
