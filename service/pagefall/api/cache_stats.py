@@ -178,10 +178,15 @@ def _storage(controller: ControllerStats, breaker: BreakerState) -> StorageStats
         breaker=breaker,
         num_storage_outcomes=controller.num_storage_outcomes,
         num_storage_failures=controller.num_storage_failures,
-        storage_used_bytes=getattr(controller, "storage_used_bytes", None),
-        storage_limit_bytes=getattr(controller, "storage_limit_bytes", None),
-        storage_num_pages=getattr(controller, "storage_num_pages", None),
+        storage_used_bytes=_plain(controller.storage_used_bytes),
+        storage_limit_bytes=_plain(controller.storage_limit_bytes),
+        storage_num_pages=_plain(controller.storage_num_pages),
     )
+
+
+def _plain(number: int | None) -> int | None:
+    """A backend may have counted in an `int` of its own, which JSON does not know."""
+    return None if number is None else int(number)
 
 
 def _since(query: QueryParams) -> float | None:

@@ -1,0 +1,169 @@
+// The page: which view is shown, who is signed in, whether the server answers, which colours.
+
+import { getJson, hasKey, Refused, setKey } from "./api.js";
+import { createChat } from "./chat.js";
+import { createDiagnosis } from "./diagnosis.js";
+import { byId, h, setText, svg } from "./dom.js";
+import { seconds } from "./format.js";
+import { History } from "./history.js";
+import { createOverview } from "./overview.js";
+import { poll } from "./poll.js";
+import { createRequests } from "./requests.js";
+import { createTree } from "./tree.js";
+
+const POLL_MS = 2000;
+
+const makers = {
+  overview: createOverview,
+  requests: createRequests,
+  tree: createTree,
+  diagnosis: createDiagnosis,
+  chat: createChat,
+};
+const views = {};
+const history = new History();
+const app = { model: null, latest: null, refused };
+let shown = null;
+let polling = null;
+
+/** Takes a failure that concerns the whole page: a key that is missing or wrong. Returns whether it was one. */
+function refused(error) {
+  if (!(error instanceof Refused && error.needsKey)) return false;
+  polling?.stop();
+  polling = null;
+  askForKey(error.message);
+  return true;
+}
+
+function askForKey(message) {
+  leaveView();
+  byId("view").replaceChildren();
+  setState("signed out", "warn");
+  setText(byId("sign-in-error"), hasKey() ? message : "");
+  byId("sign-out").hidden = true;
+  byId("banner").hidden = true;
+  byId("sign-in").hidden = false;
+  byId("key").value = "";
+  byId("key").focus();
+}
+
+function leaveView() {
+  shown?.leave?.();
+  shown = null;
+}
+
+function showView() {
+  if (polling === null) return;
+  const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/");
+  const known = name in makers ? name : "overview";
+  const params = rest.map((part) => {
+    try {
+      return decodeURIComponent(part);
+    } catch {
+      return part;
+    }
+  });
+  for (const link of byId("views").children) {
+    if (link.getAttribute("href") === `#/${known}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  views[known] ??= makers[known](app);
+  if (shown !== views[known]) {
+    leaveView();
+    shown = views[known];
+    byId("view").replaceChildren(shown.element);
+  }
+  document.title = `${shown.title} · Pagefall`;
+  shown.enter?.(params);
+  if (app.latest !== null) shown.stats?.(app.latest, history);
+}
+
+function setState(words, mood) {
+  const state = byId("state");
+  setText(state, words);
+  state.className = `state ${mood}`;
+}
+
+async function update(signal) {
+  let stats = await getJson(`cache/stats${history.query}`, { signal });
+  if (!history.take(stats)) {
+    stats = await getJson("cache/stats", { signal });
+    history.take(stats);
+  }
+  app.latest = stats;
+  app.model = stats.model;
+  setText(byId("model"), stats.model);
+  setState("live", "good");
+  setText(byId("foot"), `Pagefall ${stats.version} · up ${seconds(stats.uptime_seconds)} · pages of ${stats.page_size} tokens · context ${stats.context_length.toLocaleString("en")} tokens`);
+  byId("banner").hidden = true;
+  byId("sign-in").hidden = true;
+  byId("sign-out").hidden = !hasKey();
+  if (shown === null) showView();
+  else shown.stats?.(stats, history);
+}
+
+function onFailure(error, wait) {
+  if (refused(error)) return false;
+  setState("unreachable", "bad");
+  const banner = byId("banner");
+  banner.hidden = false;
+  const why = error instanceof Refused ? error.message : "The server cannot be reached.";
+  setText(banner, `${why} Trying again ${wait > 1500 ? `every ${Math.round(wait / 1000)} seconds` : "now"}; what is shown is from before.`);
+  return true;
+}
+
+function start() {
+  polling?.stop();
+  polling = poll(update, POLL_MS, onFailure);
+}
+
+byId("sign-in-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  setKey(byId("key").value.trim());
+  setText(byId("sign-in-error"), "");
+  start();
+});
+
+byId("sign-out").addEventListener("click", () => {
+  setKey("");
+  history.forget();
+  app.latest = null;
+  for (const name of Object.keys(views)) delete views[name];
+  polling?.stop();
+  polling = null;
+  setText(byId("model"), "");
+  setText(byId("foot"), "");
+  askForKey("");
+});
+
+window.addEventListener("hashchange", () => {
+  showView();
+  byId("main").focus({ preventScroll: true });
+});
+
+const SCHEMES = { "": ["as the system", "M12 3a9 9 0 100 18 9 9 0 000-18zm0 2v14a7 7 0 010-14z"], light: ["light", "M12 7a5 5 0 100 10 5 5 0 000-10zm-1-5h2v3h-2zm0 17h2v3h-2zM2 11h3v2H2zm17 0h3v2h-3zM4.2 5.6l1.4-1.4 2.1 2.1-1.4 1.4zm12.1 12.1l1.4-1.4 2.1 2.1-1.4 1.4zM4.2 18.4l2.1-2.1 1.4 1.4-2.1 2.1zM16.3 6.3l2.1-2.1 1.4 1.4-2.1 2.1z"], dark: ["dark", "M20 14.5A8.5 8.5 0 019.500 4 8.500 8.500 0 1020 14.500z"] };
+
+function showScheme() {
+  const [words, path] = SCHEMES[document.documentElement.dataset.scheme ?? ""];
+  byId("theme").setAttribute("aria-label", `Colours: ${words}. Change`);
+  byId("theme").title = `Colours: ${words}`;
+  byId("theme").replaceChildren(svg("svg", { viewBox: "0 0 24 24", width: 18, height: 18, "aria-hidden": "true" }, svg("path", { d: path, fill: "currentColor" })));
+}
+
+byId("theme").addEventListener("click", () => {
+  const names = Object.keys(SCHEMES);
+  const next = names[(names.indexOf(document.documentElement.dataset.scheme ?? "") + 1) % names.length];
+  if (next === "") delete document.documentElement.dataset.scheme;
+  else document.documentElement.dataset.scheme = next;
+  try {
+    if (next === "") localStorage.removeItem("pagefall.scheme");
+    else localStorage.setItem("pagefall.scheme", next);
+  } catch {
+    // A browser that keeps nothing: until the page is loaded again.
+  }
+  showScheme();
+});
+
+showScheme();
+byId("view").replaceChildren(h("p", { class: "muted narrow" }, "Asking the server …"));
+start();

@@ -1,0 +1,36 @@
+// What the server's words are called on the page, and in which order they come.
+
+export const TIERS = ["device", "host", "storage"];
+export const SOURCES = ["device", "host", "storage", "computed", "unreached"];
+
+export const SOURCE_WORDS = {
+  device: "device memory",
+  host: "host memory",
+  storage: "the store",
+  computed: "computed",
+  unreached: "not reached",
+};
+
+export const REASON_WORDS = {
+  never_seen: "never seen before",
+  diverged: "after the prompt had diverged",
+  evicted: "evicted",
+  other_salt: "cached under another salt",
+  other_namespace: "stored by another model",
+  page_tail: "last page of a prompt",
+  below_threshold: "too few to ask the store",
+  slower_than_recompute: "computing was quicker",
+  timed_out: "store too slow",
+  store_down: "store down",
+  corrupt: "damaged in the store",
+  no_room: "no room in host memory",
+  copy_failed: "copy failed",
+  cache_disabled: "cache disabled",
+  unreached: "request ended before",
+};
+
+export const BREAKER_WORDS = {
+  closed: ["answering", "good"],
+  half_open: ["being tried again", "warn"],
+  open: ["not answering", "bad"],
+};
