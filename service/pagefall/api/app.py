@@ -13,6 +13,7 @@ from pagefall.api.cache_stats import CacheStats, PoolFacts
 from pagefall.api.chat import ChatCompletions
 from pagefall.api.completions import Completions
 from pagefall.api.console import Console
+from pagefall.api.diagnose import Diagnose
 from pagefall.api.engine import Engine
 from pagefall.api.errors import on_http_exception, on_request_error
 from pagefall.api.explanations import Explanations
@@ -49,6 +50,7 @@ def create_app(
     cache_stats = CacheStats(engine, series, facts, redact_prompts=insight.redact_prompts)
     tree, console = Tree(engine, redact_prompts=insight.redact_prompts), Console(engine)
     explanations = Explanations(engine)
+    diagnosis = Diagnose(engine, page_size=facts.page_size, redact_prompts=insight.redact_prompts)
     middleware = [Middleware(AccessMiddleware)]
     if config.api_key is not None or config.admin_api_key is not None:
         middleware.append(Middleware(ApiKeyMiddleware, api_key=config.api_key, admin_api_key=config.admin_api_key))
@@ -66,6 +68,7 @@ def create_app(
             Route("/cache/tree", tree.show),
             Route("/cache/requests", explanations.list),
             Route("/cache/explain/{request_id:path}", explanations.one),
+            Route("/cache/diagnose", diagnosis.show),
             Route("/metrics", operations.metrics),
             Route("/health", health.ready),
             Route("/health/live", health.live),

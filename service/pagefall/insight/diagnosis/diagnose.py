@@ -100,7 +100,7 @@ def diagnose(traffic: Traffic, *, show_text: bool = True) -> Diagnosis:
             attainable=attainable / max(1, facts.total),
             losses=ranked(losses),
             tiers=tuple(gains),
-            num_forgotten=traffic.num_forgotten,
+            num_earlier_tokens=traffic.num_earlier_tokens,
         )
     )
 
@@ -129,7 +129,7 @@ def _empty(traffic: Traffic) -> Diagnosis:
         attainable=None,
         losses=(),
         tiers=(),
-        num_forgotten=traffic.num_forgotten,
+        num_earlier_tokens=traffic.num_earlier_tokens,
     )
 
 
@@ -238,7 +238,7 @@ def _spread_losses(facts: _Facts, traffic: Traffic) -> list[Loss]:
             )
             evidence = Evidence(text=text, num_prompts=spread.num_prompts)
             losses.append(loss("routing", num_tokens, evidence, seconds_per_token=traffic.seconds_per_token))
-    elif facts.is_measured and not traffic.num_forgotten:
+    elif facts.is_measured and not traffic.num_earlier_tokens:
         losses += _from_elsewhere(facts, traffic)
     return losses
 

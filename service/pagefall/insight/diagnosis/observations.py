@@ -16,7 +16,6 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One request. `time` is Unix seconds, `tools` the tool schemas as JSON, in the order in which they were sent.
 
     `prompt` is None where token ids were sent; `report` where no server has counted; `worker` where it is not known.
-    `ttft_seconds`: from its arrival to its first token.
     """
 
     token_ids: TokenIds
@@ -26,7 +25,6 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     cache_salt: str = ""
     worker: str | None = None
     report: PrefixReport | None = None
-    ttft_seconds: float | None = None
 
 
 class Capacities(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,13 +45,15 @@ class Capacities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known. `num_forgotten` requests came before these. `seconds_per_token`: of computing a prompt."""
+    """All that is known. `num_earlier_tokens`: of prompts before these, which are not known any more.
+    `seconds_per_token`: of computing a prompt.
+    """
 
     observations: Sequence[Observation]
     page_size: int
     capacities: Capacities = Capacities()
     seconds_per_token: float | None = None
-    num_forgotten: int = 0
+    num_earlier_tokens: int = 0
 
 
 class Section(msgspec.Struct, frozen=True):

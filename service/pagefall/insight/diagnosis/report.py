@@ -124,5 +124,5 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     attainable: float | None
     losses: tuple[Loss, ...]
     tiers: tuple[TierGain, ...]
-    num_forgotten: int = 0
-    """Requests before these that were not looked at."""
+    num_earlier_tokens: int = 0
+    """Prompt tokens of requests before these, which were not looked at."""
