@@ -37,6 +37,7 @@ from pagefall.api.server import HttpServer, bind
 from pagefall.cache.namespace import Namespace
 from pagefall.config import CacheConfig, HttpConfig, InsightConfig, SchedulerConfig, ServeConfig
 from pagefall.insight.records import TrafficObserver
+from pagefall.insight.request_log import request_log
 from pagefall.insight.sampling import sampling
 from pagefall.insight.series import TrafficSeries
 from pagefall.insight.traffic import TrafficLog
@@ -199,7 +200,8 @@ async def _serve_and_leave(config: ServeConfig, bound: socket.socket, thread: De
     """
     status = 1
     try:
-        await _serve(config, bound, thread)
+        with request_log(config.insight) as logs:
+            await _serve(config, bound, thread, logs)
         status = 0
     finally:
         timer = threading.Timer(_LEAVING_SECONDS, _leave, [status])
@@ -207,7 +209,9 @@ async def _serve_and_leave(config: ServeConfig, bound: socket.socket, thread: De
         timer.start()
 
 
-async def _serve(config: ServeConfig, bound: socket.socket, thread: DeviceThread) -> None:
+async def _serve(
+    config: ServeConfig, bound: socket.socket, thread: DeviceThread, logs: Sequence[TrafficObserver]
+) -> None:
     spec = await thread.start(prepare, config.model)
     # What cannot be had is found before the weights are read.
     refuse_impossible_size(config.tiers, free_bytes=free_host_memory())
@@ -240,7 +244,7 @@ async def _serve(config: ServeConfig, bound: socket.socket, thread: DeviceThread
         scheduler=config.scheduler,
         tiers=tiers,
         insight=config.insight,
-        observers=(series, *(() if counted is None else counted.observers)),
+        observers=(series, *(() if counted is None else counted.observers), *logs),
     ) as engine:
         metrics = None
         if counted is not None:

@@ -16,6 +16,7 @@ An OpenAI-compatible LLM server whose prefix cache does not end at the GPU.
 commands:
   serve                serve a model; without flags the embedded one, on port 30000
   demo                 one document from each tier: a table and a chart, in a minute or two
+  explain              why a request's prompt was not cached, or not all of it, and the last requests
   backends             the stores that are installed, and their settings
   cache stats          what a store of pages holds, without a server
   cache verify         read every page of a store and check it
@@ -73,6 +74,10 @@ def _dispatch(argv: list[str]) -> int:
             from pagefall.cli.demo import parse_demo
 
             return demo(parse_demo(flags, os.environ))
+        case ["explain", *rest]:
+            from pagefall.cli.explain import explain
+
+            return explain(rest)
         case ["backends", *rest]:
             from pagefall.cli.backends import backends
 
@@ -98,6 +103,6 @@ def _dispatch(argv: list[str]) -> int:
         case [unknown, *_]:
             from pagefall.cli.flags import nearest
 
-            alike = nearest(unknown, ["serve", "demo", "backends", "bench", "cache", "--version", "--help"])
+            alike = nearest(unknown, ["serve", "demo", "explain", "backends", "bench", "cache", "--version", "--help"])
             raise ConfigError(f"{unknown}: unknown command; " + (f"did you mean {alike}?" if alike else "see --help"))
     raise AssertionError(argv)
