@@ -90,6 +90,8 @@ class ControllerStats(msgspec.Struct, frozen=True, kw_only=True):
     """One line for people, without secrets. These three are None without a store."""
     storage_num_pages: int | None = None
     storage_used_bytes: int | None = None
-    """How much is in the store, as it last told; both None without a store, and until it has told."""
+    """How much is in the store, as it last told, and how many pages of this model that would be: it may hold those of
+    others too. Both None without a store, and until it has told.
+    """
     storage_limit_bytes: int | None = None
     """How much it may hold; None where it has no limit that it knows of, too."""

@@ -14,7 +14,7 @@ from pagefall.metrics import families
 class PoolCollector(Collector):
     """The host has samples where there is a host tier, the store where one is attached that has told how much it holds.
 
-    That counts all that is in the store, of other models too, with this server's page size.
+    That counts all that is in the store, of other models too, as pages of this one.
     """
 
     def __init__(

@@ -113,7 +113,7 @@ class StorageClient:
             breaker=self._store.breaker.state,
             storage_backend=self._name,
             storage_description=self.description,
-            storage_num_pages=None if self._usage is None else self._usage.num_values,
+            storage_num_pages=None if self._usage is None else self._usage.num_bytes // self._memory.value_bytes,
             storage_used_bytes=None if self._usage is None else self._usage.num_bytes,
             storage_limit_bytes=None if self._usage is None else self._usage.max_bytes,
         )
