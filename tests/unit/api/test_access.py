@@ -34,13 +34,16 @@ async def test_any_other_key_is_a_401_in_openais_shape(header: str | bytes | Non
             assert response.headers["www-authenticate"] == "Bearer"
 
 
-@pytest.mark.parametrize("path", ["/health", "/health/live", "/metrics"])
-async def test_probes_and_scrapers_need_no_key(path: str) -> None:
+@pytest.mark.parametrize("path", ["/", "/console/app.js", "/health", "/health/live", "/metrics"])
+async def test_probes_scrapers_and_the_empty_console_need_no_key(path: str) -> None:
     async with http_client(FakeEngine(), HttpConfig(api_key="sk-secret")) as client:
         assert (await client.get(path)).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/v1/models", "/flush_cache", "/health/", "/metrics/x", "//metrics"])
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/models", "/cache/stats", "/cache/tree", "/console", "/flush_cache", "/health/", "/metrics/x", "//metrics"],
+)
 async def test_every_other_path_needs_the_key(path: str) -> None:
     async with http_client(FakeEngine(), HttpConfig(api_key="sk-secret")) as client:
         assert (await client.get(f"http://server{path}")).status_code == 401
