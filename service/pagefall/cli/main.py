@@ -17,6 +17,8 @@ commands:
   serve                serve a model; without flags the embedded one, on port 30000
   demo                 one document from each tier: a table and a chart, in a minute or two
   explain              why a request's prompt was not cached, or not all of it, and the last requests
+  doctor               why a running server's hit rate is what it is, and what to do about it
+  doctor prompts       the same for a log of requests, without a server
   backends             the stores that are installed, and their settings
   cache stats          what a store of pages holds, without a server
   cache verify         read every page of a store and check it
@@ -78,6 +80,18 @@ def _dispatch(argv: list[str]) -> int:
             from pagefall.cli.explain import explain
 
             return explain(rest)
+        case ["doctor", "prompts", *rest]:
+            from pagefall.cli.torchless import leave_torch_out
+
+            leave_torch_out()
+
+            from pagefall.cli.doctor_prompts import doctor_prompts
+
+            return doctor_prompts(rest)
+        case ["doctor", *flags]:
+            from pagefall.cli.doctor import doctor
+
+            return doctor(flags)
         case ["backends", *rest]:
             from pagefall.cli.backends import backends
 
