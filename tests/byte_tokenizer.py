@@ -18,7 +18,7 @@ CHAT_TEMPLATE: Final = (
 )
 
 
-def byte_tokenizer() -> Tokenizer:
+def byte_tokenizer(chat_template: str = CHAT_TEMPLATE) -> Tokenizer:
     # How byte-level vocabularies spell bytes: printable ones as themselves, the others from U+0100 on.
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -27,6 +27,6 @@ def byte_tokenizer() -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
-    fast.chat_template = CHAT_TEMPLATE
+    fast.chat_template = chat_template
     assert fast.eos_token_id == EOS
     return Tokenizer(fast)

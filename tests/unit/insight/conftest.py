@@ -26,20 +26,3 @@ def byte_level() -> Tokenizer:
 def llama() -> Tokenizer:
     """As of Llama 2: it puts a token and a space before a text, and decoding does not give the text back."""
     return wrap(byte_fallback_backend())
-
-
-def with_template(tokenizer: Tokenizer, template: str) -> Tokenizer:
-    """The same tokenizer with another chat template."""
-    changed = type(tokenizer).__new__(type(tokenizer))
-    changed.__dict__ = dict(tokenizer.__dict__)
-    changed._fast = _Templated(tokenizer._fast, template)
-    return changed
-
-
-class _Templated:
-    def __init__(self, fast: object, template: str) -> None:
-        self._fast = fast
-        self._template = template
-
-    def apply_chat_template(self, *args: object, **keywords: object) -> object:
-        return self._fast.apply_chat_template(*args, chat_template=self._template, **keywords)  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.insight.conftest import with_template
+from tests.byte_tokenizer import byte_tokenizer
 from tests.unit.insight.made_up import (
     chat,
     divergence_of,
@@ -136,23 +136,20 @@ def test_a_message_that_is_continued_goes_on_to_the_end(smol: Tokenizer) -> None
     ],
 )
 def test_contents_that_a_template_trims_moves_or_cuts_count_as_they_were_sent(
-    byte_level: Tokenizer,
     template: str,
     ours: ChatPrompt,
     theirs: ChatPrompt,
     expected: tuple[int, str, int],
 ) -> None:
-    tokenizer = with_template(byte_level, template)
+    tokenizer = byte_tokenizer(template)
     assert place(parted(ours, theirs, tokenizer)) == expected
 
 
-def test_a_content_that_the_template_rewrites_is_found_but_its_characters_are_not(byte_level: Tokenizer) -> None:
-    tokenizer = with_template(byte_level, "{% for m in messages %}<{{ m.role }}>{{ m.content | upper }}{% endfor %}")
+def test_a_content_that_the_template_rewrites_is_found_but_its_characters_are_not() -> None:
+    tokenizer = byte_tokenizer("{% for m in messages %}<{{ m.role }}>{{ m.content | upper }}{% endfor %}")
     template_reads_marks = parted(chat("one", "two 1"), chat("one", "two 2"), tokenizer)
     assert template_reads_marks.message_character is None
-    kept = with_template(
-        byte_level, "{% for m in messages %}<{{ m.role }}>{{ m.content.replace('o', '0') }}{% endfor %}"
-    )
+    kept = byte_tokenizer("{% for m in messages %}<{{ m.role }}>{{ m.content.replace('o', '0') }}{% endfor %}")
     assert place(parted(chat("one", "two 1"), chat("one", "two 2"), kept)) == (1, "content", None)
 
 
@@ -241,10 +238,10 @@ def test_token_ids_are_shown_as_the_text_they_stand_for(smol: Tokenizer) -> None
     assert (found.snippet.prompt, found.snippet.other) == ("👋", "👍")
 
 
-def test_a_template_that_says_something_else_by_now_is_not_believed(byte_level: Tokenizer) -> None:
-    then = with_template(byte_level, "(monday){% for m in messages %}<{{ m.content }}>{% endfor %}")
-    now = with_template(byte_level, "(tuesday){% for m in messages %}<{{ m.content }}>{% endfor %}")
-    gone = with_template(byte_level, "{{ raise_exception('gone') }}")
+def test_a_template_that_says_something_else_by_now_is_not_believed() -> None:
+    then = byte_tokenizer("(monday){% for m in messages %}<{{ m.content }}>{% endfor %}")
+    now = byte_tokenizer("(tuesday){% for m in messages %}<{{ m.content }}>{% endfor %}")
+    gone = byte_tokenizer("{{ raise_exception('gone') }}")
     ours, theirs = encoded(chat("a", "b 1"), then), encoded(chat("a", "b 2"), then)
     record = record_of(chat("a", "b 1"), ours, report_of(ours, divergence_of(ours, theirs)))
     for tokenizer in (now, gone):
