@@ -76,7 +76,7 @@ class _Usage(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
 
 
 class CompletionClient:
@@ -186,5 +186,5 @@ def _chunks(line: str) -> Iterator[_Chunk]:
         return
     chunk = msgspec.json.decode(line.removeprefix("data:"), type=_Chunk)
     if chunk.error is not None:
-        raise PagefallError(f"the stream broke off: {bytes(chunk.error).decode()}")
+        raise PagefallError(f"the stream broke off: {msgspec.json.encode(chunk.error).decode()}")
     yield chunk

@@ -15,6 +15,7 @@ from pagefall.cli.transfers import parse_transfers
 
 COMMANDS = (
     "demo",
+    "bench load",
     "bench engine",
     "bench multi-turn",
     "bench shared-prefix",

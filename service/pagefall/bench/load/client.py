@@ -188,7 +188,7 @@ async def _tokenized(client: LoadClient, text: str) -> int | None:
 def _refusal(response: httpx.Response, content: bytes) -> Fault:
     try:
         document = msgspec.json.decode(content)
-        message = error_text(msgspec.json.encode(document["error"]))
+        message = error_text(document["error"])
     except (msgspec.DecodeError, LookupError, TypeError):
         message = content[:_MESSAGE_CHARS].decode(errors="replace").strip()
     status = response.status_code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -54,7 +54,7 @@ class _Usage(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
 
 
 _CHUNKS: Final = msgspec.json.Decoder(_Chunk)
@@ -124,13 +124,12 @@ def _chunk(payload: bytes) -> _Chunk:
     except msgspec.DecodeError as error:
         message = f"{error}: {payload[:_MESSAGE_CHARS].decode(errors='replace')}"
         raise RequestFailedError(Fault(kind="not understood", message=message)) from error
-    if chunk.error is not None and bytes(chunk.error) != b"null":
-        raise RequestFailedError(Fault(kind="error event", message=error_text(bytes(chunk.error))))
+    if chunk.error is not None:
+        raise RequestFailedError(Fault(kind="error event", message=error_text(chunk.error)))
     return chunk
 
 
-def error_text(error: bytes) -> str:
+def error_text(error: Any) -> str:
     """The message in an error of OpenAI's shape, else the error as it is."""
-    value = msgspec.json.decode(error)
-    message = value.get("message") if isinstance(value, dict) else value
-    return message if isinstance(message, str) else error[:_MESSAGE_CHARS].decode(errors="replace")
+    message = error.get("message") if isinstance(error, dict) else error
+    return message if isinstance(message, str) else msgspec.json.encode(error)[:_MESSAGE_CHARS].decode(errors="replace")
