@@ -1,0 +1,122 @@
+"""The default policy: the worker with the least expected time to first token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pagefall.router.approximate import ApproximateTree, blocks_of, num_prompt_tokens
+from pagefall.router.cost import CostWeights, TokenHits, expected_ttft_seconds, fleet_speeds
+from pagefall.router.index import PrefixIndex
+from pagefall.router.layout import PageLayout
+from pagefall.router.page_names import PageNames
+from pagefall.router.routing import Choice, RouteRequest, WorkerId, WorkerView
+from pagefall.router.turns import Turns
+
+_EXPECTED_SECONDS: Final = 10.0
+"""How long after its expected first token a prompt counts as cached although no event has said so."""
+
+
+class CacheAware:
+    """Looks every prompt up in what the workers' events say, else in what was sent to them, and adds their queues.
+
+    Workers whose expected seconds are within `slack` of the least are equal. Of equals the one with most of the prompt
+    is taken, so that a conversation stays where it is, and then the one that was not chosen for longest.
+    """
+
+    def __init__(
+        self,
+        *,
+        index: PrefixIndex,
+        approximate: ApproximateTree | None = None,
+        weights: CostWeights | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`index` is fed by subscribers; a worker that is not in it is judged by what was sent to it."""
+        self._index = index
+        self._approximate = approximate or ApproximateTree()
+        self._weights = weights or CostWeights()
+        self._clock = clock
+        self._names = PageNames()
+        self._turns = Turns()
+
+    def choose(self, request: RouteRequest, workers: Sequence[WorkerView]) -> Choice:
+        """Changes nothing but whose turn it is."""
+        num_tokens = num_prompt_tokens(request)
+        hits = self._hits(request, [worker.worker_id for worker in workers], num_tokens)
+        fleet = fleet_speeds(workers, self._weights)
+        seconds = {
+            worker.worker_id: expected_ttft_seconds(worker, hits[worker.worker_id], num_tokens, fleet, self._weights)
+            for worker in workers
+        }
+        least = min(seconds.values())
+        slack = self._weights.slack_seconds + self._weights.slack_fraction * least
+        equals = [worker_id for worker_id, value in seconds.items() if value <= least + slack]
+        most = max(hits[worker_id].num_tokens for worker_id in equals)
+        chosen = self._turns.take([worker_id for worker_id in equals if hits[worker_id].num_tokens == most])
+        ranking = sorted(seconds.items(), key=lambda entry: (entry[0] != chosen, entry[1]))
+        here = hits[chosen]
+        return Choice(
+            worker_id=chosen,
+            reason=_reason(chosen, hits, num_tokens),
+            num_prompt_tokens=num_tokens,
+            num_device_tokens=here.num_device,
+            num_host_tokens=here.num_host,
+            num_storage_tokens=here.num_storage,
+            expected_ttft_seconds=seconds[chosen],
+            ranking=tuple(ranking),
+        )
+
+    def sent(self, request: RouteRequest, choice: Choice) -> None:
+        """Until events say more, the worker is expected to have what it was sent."""
+        worker_id = choice.worker_id
+        layout = self._index.layout(worker_id)
+        if layout is None or request.token_ids is None:
+            self._approximate.sent(blocks_of(request), worker_id)
+        else:
+            names = self._names.of(request, layout).names(choice.num_device_tokens // layout.page_size)
+            until = self._clock() + (choice.expected_ttft_seconds or 0.0) + _EXPECTED_SECONDS
+            self._index.expect(worker_id, names, until)
+        self._names.forget(request)
+
+    def removed(self, worker_id: WorkerId) -> None:
+        self._index.drop(worker_id)
+        self._approximate.drop(worker_id)
+        self._turns.forget(worker_id)
+
+    def _hits(
+        self, request: RouteRequest, worker_ids: Sequence[WorkerId], num_tokens: int
+    ) -> dict[WorkerId, TokenHits]:
+        self._index.expire(self._clock())
+        hits: dict[WorkerId, TokenHits] = {}
+        by_layout: dict[PageLayout, list[WorkerId]] = {}
+        unknown: list[WorkerId] = []
+        for worker_id in worker_ids:
+            layout = self._index.layout(worker_id)
+            if layout is None or request.token_ids is None:
+                unknown.append(worker_id)
+            else:
+                by_layout.setdefault(layout, []).append(worker_id)
+        for layout, ids in by_layout.items():
+            found = self._index.lookup(layout, self._names.of(request, layout).parts())
+            for worker_id in ids:
+                pages, size = found[worker_id], layout.page_size
+                hits[worker_id] = TokenHits(pages.num_device * size, pages.num_host * size, pages.num_storage * size)
+        if unknown:
+            # The last token is always computed.
+            most = max(num_tokens - 1, 0)
+            for worker_id, num_sent in self._approximate.match(blocks_of(request), unknown).items():
+                hits[worker_id] = TokenHits(min(num_sent, most))
+        return hits
+
+
+def _reason(chosen: WorkerId, hits: dict[WorkerId, TokenHits], num_tokens: int) -> str:
+    here = hits[chosen].num_tokens
+    longest = max(hits, key=lambda worker_id: hits[worker_id].num_tokens)
+    most = hits[longest].num_tokens
+    if not most:
+        return "no worker has this prompt: least to do"
+    if here == most:
+        return f"has most of the prompt, {here} of {num_tokens} tokens"
+    return f"sooner than {longest}, which has {most} of {num_tokens} tokens and more to do; has {here} itself"

@@ -1,0 +1,81 @@
+"""What a request would wait for its first token at a worker, as far as the router knows.
+
+    (prefill tokens ahead + tokens left to compute + load cost of host and storage hits) / prefill speed
+    + running answers * seconds per output
+
+The first sum is in tokens, those that are loaded in tokens of equivalent compute. The queue is a part of it, so a
+worker that has a popular prefix gets no more of its requests than it can serve before another has computed the prefix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from pagefall.router.routing import WorkerView
+
+
+class CostWeights(msgspec.Struct, frozen=True, kw_only=True):
+    """`host_load` and `storage_load`: what loading a token costs, where computing it costs 1. The slack is
+    `CacheAware`'s: expected times that differ by less are equal. The priors stand in for what was not measured yet.
+    """
+
+    host_load: float = 0.1
+    storage_load: float = 0.3
+    prior_prefill_tokens_per_second: float = 4000.0
+    prior_seconds_per_output: float = 0.02
+    slack_seconds: float = 0.002
+    slack_fraction: float = 0.05
+
+
+class TokenHits(msgspec.Struct, frozen=True):
+    """Of a prompt's leading tokens, how many are expected in each tier of a worker."""
+
+    num_device: int = 0
+    num_host: int = 0
+    num_storage: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_device + self.num_host + self.num_storage
+
+    def at_most(self, num_tokens: int) -> TokenHits:
+        """Cut at the end, the farthest tier first."""
+        device = min(self.num_device, num_tokens)
+        host = min(self.num_host, num_tokens - device)
+        return TokenHits(device, host, min(self.num_storage, num_tokens - device - host))
+
+
+class Speeds(msgspec.Struct, frozen=True):
+    prefill_tokens_per_second: float
+    seconds_per_output: float
+
+
+def fleet_speeds(workers: Sequence[WorkerView], weights: CostWeights) -> Speeds:
+    """What is assumed of a worker that was not measured yet: the mean of those that were, else the priors."""
+    prefill = _mean(worker.prefill_tokens_per_second for worker in workers)
+    output = _mean(worker.seconds_per_output for worker in workers)
+    return Speeds(prefill or weights.prior_prefill_tokens_per_second, output or weights.prior_seconds_per_output)
+
+
+def expected_ttft_seconds(
+    worker: WorkerView, hits: TokenHits, num_prompt_tokens: int, fleet: Speeds, weights: CostWeights
+) -> float:
+    """`hits` are those of `worker`; `fleet` has its speeds where its own are not known."""
+    left = num_prompt_tokens - hits.num_tokens
+    loaded = hits.num_host * weights.host_load + hits.num_storage * weights.storage_load
+    prefill = _measured(worker.prefill_tokens_per_second) or fleet.prefill_tokens_per_second
+    output = _measured(worker.seconds_per_output) or fleet.seconds_per_output
+    return (worker.num_outstanding_prefill_tokens + left + loaded) / prefill + worker.num_outstanding * output
+
+
+def _measured(value: float | None) -> float | None:
+    """None for what cannot be a measurement."""
+    return value if value is not None and math.isfinite(value) and value > 0 else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in map(_measured, values) if value is not None]
+    return sum(known) / len(known) if known else None
