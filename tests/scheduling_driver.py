@@ -24,7 +24,7 @@ from pagefall.messages import (
     StopParams,
     Submit,
 )
-from pagefall.scheduling import intake
+from pagefall.scheduling import intake, survey
 from pagefall.scheduling.apply import apply_result
 from pagefall.scheduling.plan import plan_step
 from pagefall.scheduling.state import SchedulerState
@@ -82,6 +82,8 @@ class Driver:
         self.finish_reasons: dict[str, FinishReason] = {}
         self.cached_tokens: dict[str, int] = {}
         self.reports: dict[str, PrefixReport] = {}
+        self.followed: dict[str, set[bytes]] = defaultdict(set)
+        """The page keys in each tier, as whoever follows the changes knows them."""
         self.num_prompt_tokens: dict[str, int] = {}
         self.now = 0.0
 
@@ -121,6 +123,24 @@ class Driver:
                 return
             assert self.step().sequences, "a step with nothing in it while requests wait"
         raise AssertionError(f"not idle after {max_steps} steps")
+
+    def check_changes(self) -> None:
+        """Who follows the changes knows what is in each tier of the tree."""
+        survey.absorb(self.state, None, now=self.now)
+        changes, self.state.changes = self.state.changes, []
+        for change in changes:
+            keys = {change.keys[start : start + 32] for start in range(0, len(change.keys), 32)}
+            if change.cause is None:
+                assert change.tier == "storage" or not keys & self.followed[change.tier], "entered twice"
+                self.followed[change.tier] |= keys
+            elif keys:
+                assert keys <= self.followed[change.tier], "left without having been there"
+                self.followed[change.tier] -= keys
+            else:
+                self.followed[change.tier].clear()
+        for tier, joined in self.state.cache.keys()._asdict().items():
+            keys = {joined[start : start + 32] for start in range(0, len(joined), 32)}
+            assert keys <= self.followed[tier] if tier == "storage" else keys == self.followed[tier]
 
     def check_counters(self) -> None:
         """They are the sums of the reports."""

@@ -27,6 +27,7 @@ import torch
 from pagefall.actors.base import ActorCrash
 from pagefall.actors.cache_controller import CacheController
 from pagefall.actors.encoding import PromptEncoder
+from pagefall.actors.kv_log import KvEventLog
 from pagefall.actors.mailbox import Mailbox
 from pagefall.actors.runner import DeviceThread, Model, ModelRunner
 from pagefall.actors.scheduler import Scheduler
@@ -152,6 +153,7 @@ async def running_engine(
             grace_seconds=_LAST_TRANSFERS_SECONDS,
             clients=tiers.clients,
         )
+    kv_log = KvEventLog(namespace=state.namespace, page_size=cache.page_size)
     with PromptEncoder(tokenizer, max_waiting=max_outstanding) as encoder:
         runner = ModelRunner(model, thread)
         decider = Scheduler(
@@ -161,6 +163,7 @@ async def running_engine(
             state,
             clock=clock,
             controller=None if controller is None else to_controller.address,
+            kv_log=kv_log,
         )
         engine = TokenizerActor(
             to_tokenizer,
@@ -172,6 +175,7 @@ async def running_engine(
             max_outstanding=max_outstanding,
             stats=decider.stats,
             traffic=TrafficLog(insight, observers=observers, clock=clock),
+            kv_log=kv_log,
             controller_stats=None if controller is None else controller.stats,
         )
         async with asyncio.TaskGroup() as actors:

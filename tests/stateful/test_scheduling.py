@@ -90,6 +90,11 @@ class SchedulingMachine(RuleBasedStateMachine):
             assert bool(self.driver.step().sequences) is not is_idle
 
     @invariant()
+    def who_follows_the_changes_knows_what_is_where(self) -> None:
+        if hasattr(self, "driver"):
+            self.driver.check_changes()
+
+    @invariant()
     def every_token_so_far_is_what_the_model_says_alone(self) -> None:
         for name, answer in self.driver.answers.items():
             assert answer == self.wanted[name][: len(answer)]

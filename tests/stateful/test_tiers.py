@@ -149,6 +149,11 @@ class TierMachine(RuleBasedStateMachine):
                 self.driver.perform(pending[0], num_pages=3)
 
     @invariant()
+    def who_follows_the_changes_knows_what_is_where(self) -> None:
+        if hasattr(self, "driver"):
+            self.driver.check_changes()
+
+    @invariant()
     def every_token_so_far_is_what_the_model_says_alone(self) -> None:
         if not hasattr(self, "driver"):
             return

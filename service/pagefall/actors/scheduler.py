@@ -15,8 +15,10 @@ from contextlib import suppress
 from typing import Protocol
 
 from pagefall.actors.base import Actor
+from pagefall.actors.kv_log import KvEventLog
 from pagefall.actors.mailbox import Address, Mailbox
 from pagefall.cache.errors import ConservationError
+from pagefall.kv_events import page_names
 from pagefall.messages import (
     AttachStorage,
     CacheDescribed,
@@ -25,7 +27,9 @@ from pagefall.messages import (
     DetachStorage,
     FlushCache,
     FromScheduler,
+    KeysSnapshot,
     SchedulerStats,
+    SnapshotKeys,
     StepOutput,
     StepPlan,
     StepResult,
@@ -55,17 +59,20 @@ class Scheduler(Actor[ToScheduler]):
         *,
         clock: Callable[[], float],
         controller: Address[ToController] | None = None,
+        kv_log: KvEventLog | None = None,
         idle_check_seconds: float = 5.0,
     ) -> None:
         """`clock` returns seconds and never goes back. `controller` executes transfers, where there are lower tiers.
 
-        After `idle_check_seconds` without work the cache is recounted, once until there was work again.
+        `kv_log` is told what enters and leaves the tiers. After `idle_check_seconds` without work the cache is
+        recounted, once until there was work again.
         """
         super().__init__(mailbox)
         self._state = state
         self._runner = runner
         self._output = output
         self._controller = controller
+        self._kv_log = kv_log
         self._clock = clock
         self._idle_check_seconds = idle_check_seconds
         self._deferred: list[ToScheduler] = []
@@ -107,6 +114,8 @@ class Scheduler(Actor[ToScheduler]):
             case DescribeCache():
                 described = self._state.cache.describe(max_branches=message.max_branches, now=now)
                 reply = CacheDescribed(query_id=message.query_id, **described._asdict())
+            case SnapshotKeys():
+                reply = self._snapshot(message)
             case AttachStorage() | DetachStorage():
                 reports.change_storage(self._state, message)
                 reply = None
@@ -191,7 +200,21 @@ class Scheduler(Actor[ToScheduler]):
 
     def _publish(self) -> None:
         survey.absorb(self._state, None, now=self._clock())
+        changes, self._state.changes = self._state.changes, []
+        if self._kv_log is not None:
+            self._kv_log.publish(changes)
         self._stats = self._state.stats()
+
+    def _snapshot(self, message: SnapshotKeys) -> KeysSnapshot:
+        self._publish()  # what the snapshot shows is published then, and nothing beyond
+        keys = self._state.cache.keys()
+        return KeysSnapshot(
+            query_id=message.query_id,
+            number=0 if self._kv_log is None else self._kv_log.number,
+            device=page_names(keys.device),
+            host=page_names(keys.host),
+            storage=page_names(keys.storage),
+        )
 
     def _recount(self) -> None:
         """A wrong count is a bug, but one the service can live with for a while: it is made visible, not fatal."""

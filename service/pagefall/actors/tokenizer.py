@@ -7,7 +7,6 @@ outstanding until the scheduler's last word about it, even when its client has l
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
@@ -17,7 +16,9 @@ from pagefall.actors.answer import Answer
 from pagefall.actors.base import Actor
 from pagefall.actors.encoding import PromptEncoder
 from pagefall.actors.generation import TextGeneration
+from pagefall.actors.kv_log import KvEventLog
 from pagefall.actors.mailbox import Address, Mailbox, MailboxClosed
+from pagefall.actors.questions import Questions
 from pagefall.actors.refusals import change_under_way, refusal, storage_refusal, unavailable
 from pagefall.errors import RequestError
 from pagefall.insight.explanation import Explanation
@@ -34,10 +35,12 @@ from pagefall.messages import (
     DetachStorage,
     FlushCache,
     FromScheduler,
+    KeysSnapshot,
     Rejected,
     RequestId,
     RequestOutput,
     SchedulerStats,
+    SnapshotKeys,
     StepOutput,
     StopParams,
     StorageChange,
@@ -54,13 +57,14 @@ T = TypeVar("T")
 
 _MAX_FLUSHES: Final = 16
 _MAX_DESCRIPTIONS: Final = 4
+_MAX_SNAPSHOTS: Final = 4
 
 
 def scheduler_mailbox_capacity(max_outstanding: int) -> int:
     """Room for all that can ever be under way to the scheduler: a `Submit` and a `Cancel` of every outstanding
     request, flushes, questions about the tree, a change of the store. So a `Cancel` always arrives, and at once.
     """
-    return 2 * max_outstanding + _MAX_FLUSHES + _MAX_DESCRIPTIONS + 1
+    return 2 * max_outstanding + _MAX_FLUSHES + _MAX_DESCRIPTIONS + _MAX_SNAPSHOTS + 1
 
 
 class _Outstanding:
@@ -88,6 +92,7 @@ class TokenizerActor(Actor[FromScheduler]):
         max_outstanding: int,
         stats: Callable[[], SchedulerStats],
         traffic: TrafficLog,
+        kv_log: KvEventLog,
         controller_stats: Callable[[], ControllerStats] | None = None,
     ) -> None:
         """The scheduler's mailbox has `scheduler_mailbox_capacity(max_outstanding)`; `stats` reads its snapshot."""
@@ -100,16 +105,16 @@ class TokenizerActor(Actor[FromScheduler]):
         self._max_outstanding = max_outstanding
         self._stats = stats
         self._traffic = traffic
+        self._kv_log = kv_log
         self._controller_stats = controller_stats
         self._accepting = True
         self._num_encoding = 0
         self._outstanding: dict[RequestId, _Outstanding] = {}
         self._all_ended = asyncio.Event()
         self._all_ended.set()
-        self._flushes: dict[int, asyncio.Future[CacheFlushed]] = {}
-        self._flush_ids = itertools.count()
-        self._descriptions: dict[int, asyncio.Future[CacheDescribed]] = {}
-        self._description_ids = itertools.count()
+        self._flushes = Questions[CacheFlushed](limit=_MAX_FLUSHES, what="flushes")
+        self._descriptions = Questions[CacheDescribed](limit=_MAX_DESCRIPTIONS, what="descriptions of the cache")
+        self._snapshots = Questions[KeysSnapshot](limit=_MAX_SNAPSHOTS, what="snapshots of the cache")
         self._storage_change: asyncio.Future[StorageChanged] | None = None
 
     @property
@@ -123,6 +128,10 @@ class TokenizerActor(Actor[FromScheduler]):
     @property
     def traffic(self) -> TrafficLog:
         return self._traffic
+
+    @property
+    def kv_log(self) -> KvEventLog:
+        return self._kv_log
 
     def stats(self) -> SchedulerStats:
         return self._stats()
@@ -156,22 +165,16 @@ class TokenizerActor(Actor[FromScheduler]):
         return await self._encoder.decode(token_ids)
 
     async def flush_cache(self, tiers: Set[Tier] = frozenset({"device", "host"})) -> CacheFlushed:
-        if len(self._flushes) >= _MAX_FLUSHES:
-            raise unavailable(f"{_MAX_FLUSHES} flushes are under way")
-        flush_id = next(self._flush_ids)
-        flushed: asyncio.Future[CacheFlushed] = asyncio.get_running_loop().create_future()
-        self._flushes[flush_id] = flushed
-        self._send(FlushCache(flush_id=flush_id, tiers=frozenset(tiers)))
-        return await flushed
+        wanted = frozenset(tiers)
+        return await self._flushes.ask(lambda number: self._send(FlushCache(flush_id=number, tiers=wanted)))
 
     async def describe_cache(self, *, max_branches: int) -> CacheDescribed:
-        if len(self._descriptions) >= _MAX_DESCRIPTIONS:
-            raise unavailable(f"{_MAX_DESCRIPTIONS} descriptions of the cache are under way")
-        query_id = next(self._description_ids)
-        described: asyncio.Future[CacheDescribed] = asyncio.get_running_loop().create_future()
-        self._descriptions[query_id] = described
-        self._send(DescribeCache(query_id=query_id, max_branches=max_branches))
-        return await described
+        return await self._descriptions.ask(
+            lambda number: self._send(DescribeCache(query_id=number, max_branches=max_branches))
+        )
+
+    async def snapshot_keys(self) -> KeysSnapshot:
+        return await self._snapshots.ask(lambda number: self._send(SnapshotKeys(query_id=number)))
 
     async def explain(self, record: RequestRecord) -> Explanation:
         return await self._encoder.explain(record, model=self._model.id, redact=self._traffic.config.redact_prompts)
@@ -189,6 +192,7 @@ class TokenizerActor(Actor[FromScheduler]):
 
     def stop_accepting(self) -> None:
         self._accepting = False
+        self._kv_log.close()
 
     def abort_all(self) -> None:
         """Ends every outstanding request within a step; each consumer gets a last delta that says "abort"."""
@@ -221,9 +225,11 @@ class TokenizerActor(Actor[FromScheduler]):
                 for output in message.outputs:
                     self._deliver(output)
             case CacheFlushed():
-                _settle(self._flushes.pop(message.flush_id), message)
+                self._flushes.settle(message.flush_id, message)
             case CacheDescribed():
-                _settle(self._descriptions.pop(message.query_id), message)
+                self._descriptions.settle(message.query_id, message)
+            case KeysSnapshot():
+                self._snapshots.settle(message.query_id, message)
             case StorageChanged():
                 change, self._storage_change = self._storage_change, None
                 if change is not None:
@@ -327,10 +333,9 @@ class TokenizerActor(Actor[FromScheduler]):
             outstanding = self._forget(request_id)
             _fail(outstanding.accepted, gone)
             outstanding.generation.fail(gone)
-        for flushed in self._flushes.values():
-            _fail(flushed, gone)
-        for described in self._descriptions.values():
-            _fail(described, gone)
+        self._flushes.fail(gone)
+        self._descriptions.fail(gone)
+        self._snapshots.fail(gone)
         if self._storage_change is not None:
             _fail(self._storage_change, gone)
 

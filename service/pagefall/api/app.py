@@ -18,6 +18,7 @@ from pagefall.api.engine import Engine
 from pagefall.api.errors import on_http_exception, on_request_error
 from pagefall.api.explanations import Explanations
 from pagefall.api.health import Health
+from pagefall.api.kv_events import KvEvents
 from pagefall.api.models import Models
 from pagefall.api.operations import Operations
 from pagefall.api.storage import Storage
@@ -49,7 +50,7 @@ def create_app(
     series = series or TrafficSeries(window_seconds=insight.metrics_window)
     cache_stats = CacheStats(engine, series, facts, redact_prompts=insight.redact_prompts)
     tree, console = Tree(engine, redact_prompts=insight.redact_prompts), Console(engine)
-    explanations = Explanations(engine)
+    explanations, kv_events = Explanations(engine), KvEvents(engine)
     diagnosis = Diagnose(engine, page_size=facts.page_size, redact_prompts=insight.redact_prompts)
     middleware = [Middleware(AccessMiddleware)]
     if config.api_key is not None or config.admin_api_key is not None:
@@ -63,6 +64,7 @@ def create_app(
             Route("/tokenize", tokens.tokenize, methods=["POST"]),
             Route("/detokenize", tokens.detokenize, methods=["POST"]),
             Route("/flush_cache", operations.flush_cache, methods=["GET", "POST"]),
+            Route("/cache/events", kv_events.stream),
             Route("/cache/storage", storage.show_or_change, methods=["GET", "PUT", "DELETE"]),
             Route("/cache/stats", cache_stats.show),
             Route("/cache/tree", tree.show),

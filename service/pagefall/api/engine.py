@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Protocol
 
+from pagefall.actors.kv_log import KvEventLog
 from pagefall.insight.explanation import Explanation
 from pagefall.insight.records import RequestRecord
 from pagefall.insight.traffic import TrafficLog
-from pagefall.messages import CacheDescribed, CacheFlushed, ControllerStats, SchedulerStats, Tier, TokenIds
+from pagefall.messages import (
+    CacheDescribed,
+    CacheFlushed,
+    ControllerStats,
+    KeysSnapshot,
+    SchedulerStats,
+    Tier,
+    TokenIds,
+)
 from pagefall.text.requests import GenerateRequest, ModelCard, Prompt, TextDelta
 
 
@@ -62,6 +71,13 @@ class Engine(Protocol):
 
     async def describe_cache(self, *, max_branches: int) -> CacheDescribed:
         """The radix tree's largest branches. Raises `RequestError` (503) when too many ask at once."""
+
+    async def snapshot_keys(self) -> KeysSnapshot:
+        """Which pages are where now. Raises `RequestError` (503) when too many ask at once."""
+
+    @property
+    def kv_log(self) -> KvEventLog:
+        """What enters and leaves the tiers."""
 
     @property
     def traffic(self) -> TrafficLog:

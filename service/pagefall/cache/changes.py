@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from pagefall.messages import EvictionCause
+from pagefall.messages import EvictionCause, Tier
 
 KEY_BYTES = 32
 
 
 class TierChange(NamedTuple):
-    """Pages of one node entered a tier (`cause` None) or left it (`cause` says why).
+    """Pages entered a tier (`cause` None) or left it (`cause` says why).
 
     `keys` are their page keys, `KEY_BYTES` each, in the order of the sequence. `is_gone`: no tier of the tree has them
-    any more; `is_stored`: the store had them when last heard of.
+    any more; `is_stored`: the store had them when last heard of. No keys: everything left the tier.
     """
 
-    tier: Literal["device", "host"]
+    tier: Tier
     keys: bytes
     cause: EvictionCause | None = None
     is_gone: bool = False
     is_stored: bool = False
+
+
+class TierKeys(NamedTuple):
+    """The page keys in each tier, `KEY_BYTES` each. `storage`: as far as the tree knows."""
+
+    device: bytes
+    host: bytes
+    storage: bytes

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, Literal, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from pagefall.cache.changes import KEY_BYTES, TierChange
-from pagefall.messages import EvictionCause, RequestId, TokenIds
+from pagefall.messages import EvictionCause, RequestId, Tier, TokenIds
 
 V = TypeVar("V")
 
@@ -27,7 +27,7 @@ _NO_TOKENS: Final[TokenIds] = np.empty(0, dtype=np.uint32)
 class Evicted(NamedTuple):
     """When and why the last copy went, and where that was. `is_stored`: the store had it then."""
 
-    tier: Literal["device", "host"]
+    tier: Tier
     at: float
     cause: EvictionCause
     is_stored: bool

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from pagefall.cache.branches import Branches, largest_branches
-from pagefall.cache.changes import TierChange
+from pagefall.cache.changes import TierChange, TierKeys
 from pagefall.cache.conservation import check_conservation
 from pagefall.cache.errors import ConservationError, LeaseError
 from pagefall.cache.eviction import policy_named
@@ -96,6 +96,15 @@ class PrefixCache:
     def take_changes(self) -> list[TierChange]:
         """What entered and left the tiers since the last call, in order."""
         return self._tree.take_changes()
+
+    def keys(self) -> TierKeys:
+        """The page keys in each tier, in no particular order. O(nodes)."""
+        nodes = list(self._tree.nodes())
+        return TierKeys(
+            b"".join(node.page_keys for node in nodes if node.is_on_device),
+            b"".join(node.page_keys for node in nodes if node.is_on_host),
+            b"".join(node.page_keys for node in nodes if node.is_stored),
+        )
 
     def neighbour(self, root: bytes, token_ids: TokenIds) -> Neighbour:
         """What is cached nearest to the prompt, its last token included. Changes nothing; O(pages of the prompt)."""

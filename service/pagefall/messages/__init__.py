@@ -27,10 +27,12 @@ from pagefall.messages.requests import (
     Cancel,
     DescribeCache,
     FlushCache,
+    KeysSnapshot,
     Rejected,
     RequestOutput,
     SamplingParams,
     SequenceStep,
+    SnapshotKeys,
     StepOutput,
     StepPlan,
     StepResult,
@@ -63,8 +65,8 @@ from pagefall.messages.transfers import (
 ControllerReport = CopyDone | LookedUp | PagesFetched | FetchEnded | BackedUp | StorageCleared | StorageChanged
 StorageChange = AttachStorage | DetachStorage
 ToController = Offload | LoadBack | Lookup | Fetch | StopFetch | Backup | ClearStorage | StorageChange
-ToScheduler = Submit | Cancel | FlushCache | DescribeCache | StorageChange | ControllerReport
-FromScheduler = Accepted | Rejected | StepOutput | CacheFlushed | CacheDescribed | StorageChanged
+ToScheduler = Submit | Cancel | FlushCache | DescribeCache | SnapshotKeys | StorageChange | ControllerReport
+FromScheduler = Accepted | Rejected | StepOutput | CacheFlushed | CacheDescribed | KeysSnapshot | StorageChanged
 
 __all__ = [
     "Accepted",
@@ -91,6 +93,7 @@ __all__ = [
     "FinishReason",
     "FlushCache",
     "FromScheduler",
+    "KeysSnapshot",
     "LoadBack",
     "LookedUp",
     "Lookup",
@@ -107,6 +110,7 @@ __all__ = [
     "SamplingParams",
     "SchedulerStats",
     "SequenceStep",
+    "SnapshotKeys",
     "StepOutput",
     "StepPlan",
     "StepResult",

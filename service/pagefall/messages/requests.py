@@ -199,3 +199,19 @@ class CacheDescribed(msgspec.Struct, frozen=True, kw_only=True):
     branches: tuple[BranchFacts, ...]
     num_nodes: int
     is_complete: bool
+
+
+class SnapshotKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks which pages are where. Answered by `KeysSnapshot` with the same `query_id`."""
+
+    query_id: int
+
+
+class KeysSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The names (`kv_events.NAME_BYTES` each) of the pages in each tier, as of KV event `number`."""
+
+    query_id: int
+    number: int
+    device: bytes
+    host: bytes
+    storage: bytes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
+from pagefall.cache.changes import TierChange
 from pagefall.cache.node import Device, Node
 from pagefall.messages import BackedUp, Backup, CopyDone, Offload
 from pagefall.scheduling.state import SchedulerState
@@ -91,10 +92,15 @@ def offloaded(tiers: TierState, done: CopyDone) -> None:
             _begin(tiers, child)
 
 
-def backed_up(tiers: TierState, report: BackedUp) -> None:
+def backed_up(state: SchedulerState, report: BackedUp) -> None:
+    tiers = state.lower_tiers
     record = tiers.backups.pop(report.transfer_id)
     if record.store_number == tiers.store_number:
         tiers.host.mark_stored(record.pin, report.stored)
+        keys = zip(tiers.host.page_keys(record.pin), report.stored, strict=True)
+        stored = b"".join(key for key, is_stored in keys if is_stored)
+        if stored:
+            state.changes.append(TierChange("storage", stored))
     tiers.host.unpin(record.pin)
     _pump_backups(tiers)
 

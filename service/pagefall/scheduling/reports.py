@@ -4,8 +4,9 @@ that a forward reads or writes.
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Final, assert_never
 
+from pagefall.cache.changes import TierChange
 from pagefall.messages import (
     BackedUp,
     CacheFlushed,
@@ -25,7 +26,9 @@ from pagefall.messages import (
 from pagefall.scheduling import fetching, loading, offloading
 from pagefall.scheduling.request import Prefilling
 from pagefall.scheduling.state import SchedulerState
-from pagefall.scheduling.tiers import FlushRecord, TierState, unknown_storage_link
+from pagefall.scheduling.tiers import FlushRecord, unknown_storage_link
+
+_STORE_IS_EMPTY: Final = TierChange("storage", b"", "flushed")
 
 
 def receive(state: SchedulerState, report: ControllerReport, *, now: float) -> CacheFlushed | StorageChanged | None:
@@ -48,11 +51,11 @@ def receive(state: SchedulerState, report: ControllerReport, *, now: float) -> C
         case FetchEnded():
             fetching.fetch_ended(state, report, now=now)
         case BackedUp():
-            offloading.backed_up(tiers, report)
+            offloading.backed_up(state, report)
         case StorageCleared():
-            return _storage_cleared(tiers, report)
+            return _storage_cleared(state, report)
         case StorageChanged():
-            return _storage_changed(tiers, report)
+            return _storage_changed(state, report)
         case _:
             assert_never(report)
     return None
@@ -90,7 +93,10 @@ def change_storage(state: SchedulerState, message: StorageChange) -> None:
     tiers.outbox.append(message)
 
 
-def _storage_changed(tiers: TierState, report: StorageChanged) -> StorageChanged:
+def _storage_changed(state: SchedulerState, report: StorageChanged) -> StorageChanged:
+    tiers = state.lower_tiers
+    if report.error is None:
+        state.changes.append(_STORE_IS_EMPTY)
     if report.is_attached and report.error is None:
         tiers.has_storage = True
         tiers.store_number += 1
@@ -99,7 +105,9 @@ def _storage_changed(tiers: TierState, report: StorageChanged) -> StorageChanged
     return report
 
 
-def _storage_cleared(tiers: TierState, report: StorageCleared) -> CacheFlushed:
+def _storage_cleared(state: SchedulerState, report: StorageCleared) -> CacheFlushed:
+    tiers = state.lower_tiers
+    state.changes.append(_STORE_IS_EMPTY)
     record = tiers.flushes.pop(report.transfer_id)
     tiers.host.forget_stored()
     return CacheFlushed(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
+from pagefall.cache.changes import TierChange
 from pagefall.cache.history import PrefixHistory
 from pagefall.cache.prefix_cache import PrefixCache
 from pagefall.config import CacheConfig, SchedulerConfig, TierConfig
@@ -72,8 +73,10 @@ class SchedulerState:
             eviction_policy=cache.radix_eviction_policy,
             enabled=self.shares_prefixes,
             num_host_pages=num_host_pages,
-            records_changes=history_tokens > 0,
+            records_changes=True,
         )
+        self.changes: list[TierChange] = []
+        """What entered and left the tiers and was not published yet."""
         self.history: PrefixHistory | None = None
         """What was cached once; None where nothing is remembered."""
         if history_tokens:

@@ -51,10 +51,15 @@ def survey(state: SchedulerState, request: Request, *, now: float) -> None:
 
 
 def absorb(state: SchedulerState, request: Request | None, *, now: float) -> None:
-    """Brings the history up to date. What is new on the device since the last call is of `request`."""
+    """Brings the history, and the changes to be published, up to date.
+
+    What is new on the device since the last call is of `request`.
+    """
+    changes = state.cache.take_changes()
+    state.changes += changes
     if state.history is not None:
         owner = None if request is None else request.trace.remembered
-        state.history.absorb(state.cache.take_changes(), now=now, owner=owner)
+        state.history.absorb(changes, now=now, owner=owner)
 
 
 def remember_answer(state: SchedulerState, request: Request) -> None:

@@ -10,6 +10,7 @@ from tests.byte_tokenizer import EOS
 
 from pagefall.actors.encoding import PromptEncoder
 from pagefall.actors.generation import TextGeneration
+from pagefall.actors.kv_log import KvEventLog
 from pagefall.actors.mailbox import Mailbox
 from pagefall.actors.tokenizer import TokenizerActor, scheduler_mailbox_capacity
 from pagefall.config import InsightConfig
@@ -61,6 +62,7 @@ class World:
             max_outstanding=max_outstanding,
             stats=lambda: STATS,
             traffic=TrafficLog(InsightConfig()),
+            kv_log=KvEventLog(namespace=b"", page_size=16),
             controller_stats=ControllerStats,
         )
 

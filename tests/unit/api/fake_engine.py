@@ -14,6 +14,7 @@ import openai
 import uvicorn
 from tests.byte_tokenizer import byte_tokenizer
 
+from pagefall.actors.kv_log import KvEventLog
 from pagefall.api.app import create_app
 from pagefall.config import HttpConfig, InsightConfig
 from pagefall.errors import RequestError
@@ -26,6 +27,7 @@ from pagefall.messages import (
     CacheFlushed,
     ControllerStats,
     FinishReason,
+    KeysSnapshot,
     PoolStats,
     PrefixReport,
     RequestId,
@@ -104,6 +106,7 @@ class FakeEngine:
         self.traffic = TrafficLog(InsightConfig())
         self.reports: list[PrefixReport] = []
         """Of the prompts to come, in their order; without one a prompt has no account."""
+        self.kv_log = KvEventLog(namespace=b"\1" * 32, page_size=16)
         self.branches: tuple[BranchFacts, ...] = ()
         self.requests: list[GenerateRequest] = []
         self.num_deltas = 0
@@ -204,6 +207,10 @@ class FakeEngine:
 
     async def explain(self, record: RequestRecord) -> Explanation:
         return explain(record, byte_tokenizer(), model=MODEL, redact=self.traffic.config.redact_prompts)
+
+    async def snapshot_keys(self) -> KeysSnapshot:
+        number = self.kv_log.number
+        return KeysSnapshot(query_id=0, number=number, device=b"d" * 16, host=b"h" * 8, storage=b"")
 
     def controller_stats(self) -> ControllerStats | None:
         return self.tiers

@@ -1,0 +1,95 @@
+"""`GET /cache/events`: what enters and leaves each tier, as a stream of JSON lines; see `pagefall.kv_events`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from pagefall.actors.kv_log import KvEventLog
+from pagefall.api.engine import Engine
+from pagefall.errors import RequestError
+from pagefall.kv_events import NAME_BYTES, Beat, Held, Hello, SnapshotEnd, encode_line
+from pagefall.messages import KeysSnapshot, Tier
+
+BEAT_SECONDS: Final = 2.0
+
+_PART_BYTES: Final = 64 * 1024 * NAME_BYTES
+
+_MAX_READERS: Final = 64
+
+
+class KvEvents:
+    """The endpoint."""
+
+    def __init__(self, engine: Engine, *, beat_seconds: float = BEAT_SECONDS) -> None:
+        self._engine = engine
+        self._beat_seconds = beat_seconds
+        self._num_readers = 0
+
+    async def stream(self, request: Request) -> Response:
+        """`?epoch=E&after=N` goes on behind event `N` where that is still possible."""
+        log = self._engine.kv_log
+        if self._num_readers >= _MAX_READERS:
+            raise RequestError(
+                f"{_MAX_READERS} readers follow the events already.",
+                status=503,
+                type="service_unavailable_error",
+                code="too_many_readers",
+                retry_after_seconds=5,
+            )
+        after = _after(request)
+        can_resume = request.query_params.get("epoch") == log.epoch and log.since(after) is not None
+        return StreamingResponse(self._lines(log, after if can_resume else None), media_type="application/x-ndjson")
+
+    async def _lines(self, log: KvEventLog, after: int | None) -> AsyncIterator[bytes]:
+        """Ends when the server does, and when the reader was too slow for what is remembered."""
+        self._num_readers += 1
+        try:
+            if after is None:
+                snapshot = await self._engine.snapshot_keys()
+                yield encode_line(self._hello(log, snapshot.number, has_snapshot=True))
+                for part in _parts(snapshot):
+                    yield part
+                after = snapshot.number
+            else:
+                yield encode_line(self._hello(log, log.number, has_snapshot=False))
+            while not log.is_closed and (lines := log.since(after)) is not None:
+                after = log.number
+                yield b"".join(lines) or encode_line(Beat(number=after))
+                await log.wait(after, seconds=self._beat_seconds)
+        finally:
+            self._num_readers -= 1
+
+    def _hello(self, log: KvEventLog, number: int, *, has_snapshot: bool) -> Hello:
+        return Hello(
+            epoch=log.epoch,
+            number=number,
+            model=self._engine.model.id,
+            namespace=log.namespace.hex(),
+            page_size=log.page_size,
+            has_snapshot=has_snapshot,
+        )
+
+
+def _after(request: Request) -> int:
+    """Raises `RequestError` for what is no number, and for parameters that mean nothing here."""
+    for name in request.query_params:
+        if name not in ("epoch", "after"):
+            raise RequestError(f"Unknown parameter: '{name}'. There are 'epoch' and 'after'.", param=name)
+    text = request.query_params.get("after", "0")
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise RequestError(f"Invalid value for 'after': {text[:40]!r} is not a number of an event.", param="after")
+    return int(text)
+
+
+def _parts(snapshot: KeysSnapshot) -> list[bytes]:
+    tiers: dict[Tier, bytes] = {"device": snapshot.device, "host": snapshot.host, "storage": snapshot.storage}
+    lines = [
+        encode_line(Held(tier=tier, names=names[start : start + _PART_BYTES]))
+        for tier, names in tiers.items()
+        for start in range(0, len(names), _PART_BYTES)
+    ]
+    return [*lines, encode_line(SnapshotEnd(number=snapshot.number))]
