@@ -1,4 +1,5 @@
-"""`pagefall serve` over a fake model, as a process of its own: `python -m tests.fake_server PORT GRACE [crash]`."""
+"""`pagefall serve` over a fake model, as a process of its own: `python -m tests.fake_server PORT GRACE [crash]
+[request-log=FILE]`."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from tests.byte_tokenizer import EOS, byte_tokenizer
 from tests.fake_model import FakeModel
 
 from pagefall import app
-from pagefall.config import HttpConfig, ServeConfig
+from pagefall.config import HttpConfig, InsightConfig, ServeConfig
 from pagefall.messages import StepPlan, StepResult
 from pagefall.model.engine import ModelInfo, PagedModel
 from pagefall.model.location import ModelLocation
@@ -66,4 +67,12 @@ def load_fake(config: ServeConfig, spec: ModelSpec) -> app._Loaded:
 if __name__ == "__main__":
     port, grace = int(sys.argv[1]), float(sys.argv[2])
     app._load = load_fake
-    sys.exit(app.serve(ServeConfig(http=HttpConfig(port=port, shutdown_grace_seconds=grace))))
+    logs = [word.removeprefix("request-log=") for word in sys.argv if word.startswith("request-log=")]
+    sys.exit(
+        app.serve(
+            ServeConfig(
+                http=HttpConfig(port=port, shutdown_grace_seconds=grace),
+                insight=InsightConfig(request_log=logs[0] if logs else None),
+            )
+        )
+    )
