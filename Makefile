@@ -16,7 +16,7 @@ EMBEDDED = $(shell sed -n 's/^embedded = \["\(.*\)"\]$$/\1/p' pyproject.toml)
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-test install-demo serve demo test check fmt docs clean \
-	bench-engine bench-multi-turn bench-shared-prefix bench-storage-hit bench-transfers bench-control-plane
+	bench-load bench-engine bench-multi-turn bench-shared-prefix bench-storage-hit bench-transfers bench-control-plane
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -44,6 +44,9 @@ fmt: ## format and repair what can be repaired
 
 docs: ## write docs/flags.md from the table of flags
 	$(VENV)/bin/python -m pagefall.cli.reference > docs/flags.md
+
+bench-load: install ## put load on the server at URL (ARGS="--preset sglang-generated-shared-prefix --scale 0.1")
+	$(VENV)/bin/pagefall bench load --url $(URL) $(if $(PEER_URL),--peer-url $(PEER_URL)) $(ARGS)
 
 bench-engine: install ## time the server at URL, against the one at PEER_URL if given (ARGS="--repeats 5")
 	$(VENV)/bin/pagefall bench engine --url $(URL) $(if $(PEER_URL),--peer-url $(PEER_URL)) $(ARGS)
