@@ -85,7 +85,9 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 30000
     api_key: str | None = None
     admin_api_key: str | None = None
-    """What `/cache/storage` asks for, in place of `api_key`; good for everything else too."""
+    """What all paths below `/cache/` ask for, in place of `api_key`; good for everything else too. Without it `api_key`
+    opens all of them but `/cache/storage`.
+    """
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     max_body_bytes: int = 32 * 1024 * 1024
     shutdown_grace_seconds: float = 30.0

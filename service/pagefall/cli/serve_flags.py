@@ -107,7 +107,7 @@ SERVE_FLAGS = FlagTable(
                 Flag("api-key", "ask every client for this bearer token", "KEY", environ="PAGEFALL_API_KEY"),
                 Flag(
                     "admin-api-key",
-                    "the token that /cache/storage asks for where --api-key is set",
+                    "the token that all paths below /cache/ ask for; without it --api-key opens all but /cache/storage",
                     "KEY",
                     environ="PAGEFALL_ADMIN_API_KEY",
                 ),

@@ -175,7 +175,7 @@ def ended_line(record: RequestRecord, *, redact_prompts: bool) -> EndedLine:
         mean_itl_seconds=_rounded(_mean_itl(record)),
         total_seconds=_rounded(record.total_seconds),
         queue_seconds=None if report is None else _rounded(report.queue_seconds),
-        saved_seconds=0.0 if report is None else round(report.saved_seconds, 6),
+        saved_seconds=0.0 if report is None else round(float(report.saved_seconds), 6),
         cache_salt_hash=salt_hash(record.cache_salt),
         messages=messages,
         prompt=prompt,
