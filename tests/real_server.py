@@ -16,12 +16,15 @@ import httpx
 
 
 class RealServer:
-    """Ready to serve from its construction on. `log_path`: where its standard error goes. `python` runs it."""
+    """Ready to serve from its construction on. `log_path`: where its standard error goes. `python` runs it. `port`: one
+    that is free; None finds one.
+    """
 
-    def __init__(self, log_path: Path, *flags: str, python: str = sys.executable) -> None:
+    def __init__(self, log_path: Path, *flags: str, python: str = sys.executable, port: int | None = None) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.host, self.port = probe.getsockname()
+        self.port = self.port if port is None else port
         self.url = f"http://{self.host}:{self.port}"
         self._log_path = log_path
         command = [python, "-m", "pagefall", "serve", "--host", self.host, "--port", str(self.port), *flags]

@@ -137,8 +137,8 @@ byId("sign-out").addEventListener("click", () => {
 });
 
 window.addEventListener("hashchange", () => {
+  byId("main").focus({ preventScroll: true });  // unless the view has a better place for it
   showView();
-  byId("main").focus({ preventScroll: true });
 });
 
 const SCHEMES = { "": ["as the system", "M12 3a9 9 0 100 18 9 9 0 000-18zm0 2v14a7 7 0 010-14z"], light: ["light", "M12 7a5 5 0 100 10 5 5 0 000-10zm-1-5h2v3h-2zm0 17h2v3h-2zM2 11h3v2H2zm17 0h3v2h-3zM4.2 5.6l1.4-1.4 2.1 2.1-1.4 1.4zm12.1 12.1l1.4-1.4 2.1 2.1-1.4 1.4zM4.2 18.4l2.1-2.1 1.4 1.4-2.1 2.1zM16.3 6.3l2.1-2.1 1.4 1.4-2.1 2.1z"], dark: ["dark", "M20 14.5A8.5 8.5 0 019.500 4 8.500 8.500 0 1020 14.500z"] };

@@ -67,13 +67,13 @@ function show(diagnosis) {
         { class: "muted" },
         `${plural(diagnosis.num_requests, "request")} with ${compact(diagnosis.num_prompt_tokens)} prompt tokens`,
         diagnosis.seconds ? `, over ${seconds(diagnosis.seconds)}` : "",
-        diagnosis.num_forgotten ? `; ${plural(diagnosis.num_forgotten, "earlier request")} not looked at` : "",
+        diagnosis.num_earlier_tokens ? `; ${compact(diagnosis.num_earlier_tokens)} earlier ones not looked at` : "",
         ".",
       ),
     ),
     losses.length ? h("h2", null, "Losses, the largest first") : null,
     losses.length ? h("ol", { class: "losses" }, losses.map((item) => loss(item, most, diagnosis))) : null,
-    tiers.length ? gains(tiers) : null,
+    tiers.some((tier) => tier.num_extra_tokens || tier.num_nearer_tokens) ? gains(tiers) : null,
   ].filter((part) => part !== null);
 }
 
@@ -91,7 +91,7 @@ function scale(rate, ceiling, attainable) {
 }
 
 function loss({ cause, num_tokens: num, seconds: lost, is_measured: measured, evidence, advice }, most, diagnosis) {
-  const { place, examples } = evidence;
+  const { examples, text } = evidence;
   return h(
     "li",
     { class: "card" },
@@ -103,22 +103,12 @@ function loss({ cause, num_tokens: num, seconds: lost, is_measured: measured, ev
       `${percent(num / Math.max(diagnosis.num_prompt_tokens, 1))} of all prompt tokens`,
       lost === null ? "" : `, about ${seconds(lost)} of computing`,
       measured ? "; counted" : "; by replay of the traffic",
-      place ? ` · ${where(place)}` : "",
       evidence.num_prompts ? ` · in ${plural(evidence.num_prompts, "prompt")}` : "",
     ),
-    h("p", null, evidence.text),
+    h("p", null, text.charAt(0).toUpperCase(), text.slice(1)),
     examples.length ? h("ul", { class: "examples" }, examples.map((example) => h("li", null, h("code", null, visible(example, { edges: true }))))) : null,
     h("p", { class: "advice" }, advice),
   );
-}
-
-function where({ message_index: index, role, char_offset: character, token_index: token }) {
-  const parts = [];
-  if (index !== null && index !== undefined) parts.push(`message ${index + 1}`);
-  if (role) parts.push(index === null || index === undefined ? role : `(${role})`);
-  const head = parts.join(" ");
-  const at = character !== null && character !== undefined ? `character ${count(character)}` : token !== null && token !== undefined ? `token ${count(token)}` : "";
-  return [head, at].filter(Boolean).join(", ");
 }
 
 function gains(tiers) {

@@ -3,7 +3,7 @@
 import { sourceBar, sourceLegend } from "./bars.js";
 import { h, visible } from "./dom.js";
 import { clock, count, percent, plural, seconds } from "./format.js";
-import { REASON_WORDS } from "./words.js";
+import { REASON_WORDS, STATE_WORDS } from "./words.js";
 
 const ALIGNED = 10;
 
@@ -11,7 +11,7 @@ export function showExplanation(explanation) {
   const e = explanation;
   const parts = [
     h("h2", null, "Where this prompt came from"),
-    h("p", { class: "muted id" }, e.request_id, ` · ${clock(e.time)} · ${e.state}${e.finish_reason ? ` (${e.finish_reason})` : ""}`),
+    h("p", { class: "muted id" }, e.request_id, ` · ${clock(e.time)} · ${STATE_WORDS[e.finish_reason ?? e.state][0]}`),
   ];
   if (!e.is_settled) {
     parts.push(h("p", null, `${plural(e.num_prompt_tokens, "prompt token")}. Where they come from is known once the first token of the answer is.`));
@@ -63,7 +63,7 @@ function sentence(text) {
 function place(divergence) {
   const { message_index: index, message_role: role, message_part: part, message_character: character } = divergence;
   if (index === null || index === undefined) return `character ${count(divergence.character)} of the prompt`;
-  const message = `message ${index + 1} (${role})`;
+  const message = `messages[${index}] (${role})`;
   if (part === "generation_prompt") return "after the last message";
   if (part === "template") return `in the template's text before ${message}`;
   return `in ${message}${character === null ? "" : `, character ${count(character)}`}`;

@@ -1,6 +1,6 @@
 // Asking again and again: soon while the server answers, later and later while it does not, not at all while nobody looks.
 
-const LONGEST_WAIT = 10_000;
+const LONGEST_WAIT = 4000;
 
 /**
  * Calls `task(signal)` at once, then `interval` ms after each success. `onFailure(error, wait)` hears of a failure, and

@@ -4,9 +4,9 @@ import { getJson, Refused } from "./api.js";
 import { sourceBar } from "./bars.js";
 import { h, keyed, setText } from "./dom.js";
 import { showExplanation } from "./explanation.js";
-import { clock, count, plural, seconds } from "./format.js";
+import { clock, count, seconds } from "./format.js";
 import { poll } from "./poll.js";
-import { REASON_WORDS } from "./words.js";
+import { REASON_WORDS, STATE_WORDS } from "./words.js";
 
 const POLL_MS = 2000;
 const NUM_SHOWN = 50;
@@ -53,8 +53,9 @@ export function createRequests(app) {
   function updateRow(row, request) {
     const [, state, prompt, from, ttft, why] = row.children;
     row.classList.toggle("selected", request.request_id === selected);
-    setText(state.firstChild, request.state === "ended" ? (request.finish_reason ?? "ended") : request.state);
-    state.firstChild.className = `pill ${request.state === "ended" ? (request.finish_reason === "abort" ? "warn" : "") : "good"}`;
+    const [words, mood] = STATE_WORDS[request.finish_reason ?? request.state];
+    setText(state.firstChild, words);
+    state.firstChild.className = `pill ${mood}`;
     setText(prompt, count(request.num_prompt_tokens));
     const facts = JSON.stringify(request.num_tokens_by_source);
     if (from.dataset.facts !== facts) {
@@ -62,8 +63,9 @@ export function createRequests(app) {
       from.replaceChildren(sourceBar(request.num_tokens_by_source, { small: true }));
     }
     setText(ttft, seconds(request.ttft_seconds));
-    const reason = request.first_miss_reason ?? null;
-    setText(why, reason === null ? "–" : (REASON_WORDS[reason] ?? reason));
+    const { first_miss: reason, divergence_token_index: token } = request;
+    const at = reason === "diverged" && token !== null ? `, at token ${count(token)}` : "";
+    setText(why, reason === null ? "–" : `${REASON_WORDS[reason] ?? reason}${at}`);
   }
 
   async function explain(id) {

@@ -13,7 +13,7 @@ export const SOURCE_WORDS = {
 
 export const REASON_WORDS = {
   never_seen: "never seen before",
-  diverged: "after the prompt had diverged",
+  diverged: "prompt diverged",
   evicted: "evicted",
   other_salt: "cached under another salt",
   other_namespace: "stored by another model",
@@ -27,6 +27,16 @@ export const REASON_WORDS = {
   copy_failed: "copy failed",
   cache_disabled: "cache disabled",
   unreached: "request ended before",
+};
+
+/** By `finish_reason`, or by the state of what has not ended: words, and how they look. */
+export const STATE_WORDS = {
+  queued: ["waiting", "warn"],
+  running: ["writing", "good"],
+  ended: ["ended", ""],
+  stop: ["complete", ""],
+  length: ["cut at the limit", ""],
+  abort: ["aborted", "warn"],
 };
 
 export const BREAKER_WORDS = {

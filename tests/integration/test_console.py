@@ -1,0 +1,283 @@
+"""The web console in a real Chromium, on a real server that asks for a key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+import pytest
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Request,
+    Response,
+    expect,
+    sync_playwright,
+)
+from tests.real_server import RealServer
+from tests.tiny_models import make_tiny, make_tiny_tokenizer
+
+CHROMIUM: Final = "/usr/bin/chromium"
+"""Debian's; .ci/run installs it."""
+
+KEY: Final = "sk-console"
+HEAD: Final = "What is the capital of France? The capital of France is Paris. "
+HOSTILE: Final = '\u202e<img src=x onerror="window.hacked = 1"><script>window.hacked = 1</script>'
+
+Scheme = Literal["light", "dark"]
+
+
+class Server:
+    """A tiny model with tiers. It can end, and come back at the same address."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        tokenizer = make_tiny_tokenizer(make_tiny("llama", folder / "tiny"))
+        self._flags = (
+            *("--model-path", str(tokenizer), "--max-total-tokens", "4096", "--context-length", "2048"),
+            *("--compile", "off", "--api-key", KEY, "--enable-hierarchical-cache"),
+        )
+        self._process = RealServer(folder / "first.log", *self._flags)
+        self.url = self._process.url
+
+    def stop(self) -> None:
+        self._process.interrupt()
+        assert self._process.wait() == 0, self._process.log
+
+    def start_again(self) -> None:
+        self._process = RealServer(self._folder / "second.log", *self._flags, port=self._process.port)
+
+
+class Chromium:
+    """One browser; every page of it is watched."""
+
+    def __init__(self, browser: Browser, url: str) -> None:
+        self._browser = browser
+        self.url = url
+        self.complaints: list[str] = []
+        """What the pages wrote to the console as an error, or did not catch."""
+        self.hosts: set[str] = set()
+        """`scheme://host:port` of all that was asked for."""
+        self.answers: list[Response] = []
+
+    def page(self, *, key: str | None = KEY, scheme: Scheme = "light") -> Page:
+        """A page of a session of its own, which has shown nothing yet. It signs in by itself with `key`."""
+        context: BrowserContext = self._browser.new_context(color_scheme=scheme, reduced_motion="reduce")
+        context.set_default_timeout(15_000)
+        page = context.new_page()
+        page.on("request", self._note_request)
+        page.on("response", self._note_answer)
+        page.on("console", self._note_message)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        if key is not None:
+            page.add_init_script(f"sessionStorage.setItem('pagefall.key', '{key}')")
+        return page
+
+    def open(self, view: str = "", *, key: str | None = KEY, scheme: Scheme = "light") -> Page:
+        page = self.page(key=key, scheme=scheme)
+        page.goto(f"{self.url}/{view}")
+        return page
+
+    def _note_request(self, request: Request) -> None:
+        self.hosts.add("/".join(request.url.split("/")[:3]))
+
+    def _note_answer(self, answer: Response) -> None:
+        self.answers.append(answer)
+
+    def _note_message(self, message: ConsoleMessage) -> None:
+        # A status of 400 and above is logged by the browser itself: here, that a key is asked for.
+        if message.type == "error" and not message.text.startswith("Failed to load resource"):
+            self.complaints.append(message.text)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("console"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def chromium(server: Server) -> Iterator[Chromium]:
+    """No page of any test may complain, or ask another host for anything."""
+    expect.set_options(timeout=15_000)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        chromium = Chromium(browser, server.url)
+        yield chromium
+        browser.close()
+    assert chromium.complaints == []
+    assert chromium.hosts == {server.url}
+
+
+def say(page: Page, text: str) -> None:
+    """Sends `text` in the chat, and waits for the whole answer."""
+    answers = page.locator(".turn.assistant .note a")
+    num_before = answers.count()
+    page.get_by_label("Your message").fill(text)
+    page.keyboard.press("Enter")
+    expect(answers).to_have_count(num_before + 1)
+
+
+def open_chat(chromium: Chromium) -> Page:
+    """Short answers are enough."""
+    page = chromium.open("#/chat")
+    page.get_by_text("Settings").click()
+    page.get_by_label("Longest answer, in tokens").fill("8")
+    return page
+
+
+def test_the_first_load_is_small_and_shows_the_server(chromium: Chromium) -> None:
+    page = chromium.page()
+    chromium.answers.clear()
+    page.goto(chromium.url)
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+    expect(page.get_by_role("region", name="Hit rate by tier")).to_be_visible()
+    tiers = page.locator(".tier")
+    expect(tiers).to_have_count(3)
+    expect(tiers.nth(0)).to_contain_text("of 4,096 tokens")
+    expect(tiers.nth(1)).to_contain_text("of 8,192 tokens")
+    expect(tiers.nth(2)).to_contain_text("Not there")
+    assert {answer.status for answer in chromium.answers} == {200}
+    assert sum(len(answer.body()) for answer in chromium.answers) < 200_000
+
+
+def test_the_keyboard_alone_reaches_every_view(chromium: Chromium) -> None:
+    page = chromium.open()
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+    for view in ("Overview", "Requests", "Tree", "Diagnosis", "Chat"):
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name=view)).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Your message")).to_be_focused()
+
+
+def test_a_server_with_a_key_asks_for_it_and_says_when_it_is_wrong(chromium: Chromium) -> None:
+    page = chromium.open(key=None)
+    key = page.get_by_label("Key", exact=True)
+    expect(key).to_be_focused()
+    expect(page.get_by_role("alert")).to_be_empty()
+    key.fill("sk-wrong")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("Incorrect API key")
+    key.fill(KEY)
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+    expect(key).to_be_hidden()
+    page.reload()
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+    page.get_by_role("button", name="Sign out").click()
+    expect(key).to_be_visible()
+
+
+def test_an_answer_streams_and_the_second_ask_is_a_hit(chromium: Chromium) -> None:
+    page = open_chat(chromium)
+    say(page, f"{HEAD}Is it large?")
+    notes = page.locator(".turn.assistant .note")
+    expect(notes.first).to_contain_text("prompt tokens computed")
+    expect(notes.first).to_contain_text("8 tokens written, cut at the limit")
+    expect(page.locator(".turn.assistant .text").first).not_to_be_empty()
+    page.get_by_role("button", name="New conversation").click()
+    say(page, f"{HEAD}Is it large?")
+    expect(notes).to_have_text(re.compile(r"from the cache: \d+ device memory"))
+    expect(notes.get_by_role("img")).to_have_attribute("aria-label", re.compile(r"\d+ device memory, \d+ computed"))
+    page.get_by_role("link", name="Overview").click()
+    hit_rate = page.locator(".figures > div", has_text="Hit rate")
+    expect(hit_rate).to_contain_text(re.compile(r"[1-9]\d?(\.\d)?%"))
+
+
+def test_a_miss_is_explained_with_what_differs_on_both_sides(chromium: Chromium) -> None:
+    page = open_chat(chromium)
+    say(page, f"{HEAD}A quick tiny fox: what does it jump over? The lazy dog jumps over it.")
+    page.get_by_role("button", name="New conversation").click()
+    say(page, f"{HEAD}A quick slow fox: what does it jump over? The lazy dog jumps over it.")
+    page.get_by_role("link", name="Why?").click()
+    explanation = page.get_by_role("region", name="Explanation")
+    expect(explanation).to_contain_text("in messages[0] (user), character 71")
+    ours, theirs = explanation.locator("mark").all()
+    expect(ours).to_have_text("slow")
+    expect(theirs).to_have_text("tiny")
+    expect(explanation.locator(".misses li").first).to_contain_text("The prompt left the known path")
+    listed = page.locator("tr.selected")
+    expect(listed).to_contain_text("cut at the limit")
+    expect(explanation.get_by_role("link", name="this request")).to_be_visible()
+
+
+def test_a_request_that_is_not_known_is_said_to_be_unknown(chromium: Chromium) -> None:
+    page = chromium.open("#/requests/chatcmpl-nobody")
+    expect(page.get_by_role("region", name="Explanation")).to_contain_text("No request 'chatcmpl-nobody' is known")
+
+
+def test_text_of_a_prompt_never_becomes_a_part_of_the_page(chromium: Chromium) -> None:
+    page = open_chat(chromium)
+    say(page, HOSTILE * 3)
+    expect(page.locator(".turn.user .text")).to_have_text(HOSTILE * 3)
+    page.get_by_role("button", name="New conversation").click()
+    say(page, HOSTILE * 2 + "and another end")
+    page.get_by_role("link", name="Why?").click()
+    expect(page.locator(".side pre").first).to_contain_text("<script>window.hacked = 1</script>")
+    page.get_by_role("link", name="Tree").click()
+    heads = page.locator(".branch code", has_text='<img src=x onerror="window.hacked = 1">')
+    expect(heads.first).to_contain_text("⟨U+202E⟩")  # what turns the text around is named, not done
+    page.get_by_role("link", name="Diagnosis").click()
+    page.get_by_role("button", name="Diagnose").click()
+    expect(page.locator(".verdict")).to_be_visible()
+    assert page.locator("#main img, #main script").count() == 0
+    assert page.evaluate("window.hacked") is None
+
+
+def test_a_diagnosis_is_made_at_the_press_of_a_button(chromium: Chromium) -> None:
+    page = chromium.open("#/diagnosis")
+    page.get_by_role("button", name="Diagnose").click()
+    expect(page.locator(".verdict")).to_contain_text("hit rate")
+
+
+@pytest.mark.parametrize(("scheme", "other"), [("light", "dark"), ("dark", "light")])
+def test_the_colours_follow_the_system_until_others_are_chosen(
+    chromium: Chromium, scheme: Scheme, other: Scheme
+) -> None:
+    page = chromium.open(scheme=scheme)
+    grounds = {"light": "rgb(244, 246, 248)", "dark": "rgb(12, 18, 24)"}
+    body = page.locator("body")
+    expect(body).to_have_css("background-color", grounds[scheme])
+    toggle = page.get_by_role("button", name="Colours")
+    while toggle.get_attribute("title") != f"Colours: {other}":
+        toggle.click()
+    expect(body).to_have_css("background-color", grounds[other])
+    page.reload()
+    expect(body).to_have_css("background-color", grounds[other])
+
+
+def test_no_view_is_wider_than_a_phone(chromium: Chromium) -> None:
+    page = chromium.page()
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(chromium.url)
+    for view in ("Requests", "Tree", "Diagnosis", "Chat", "Overview"):
+        page.get_by_role("link", name=view).click()
+        expect(page.get_by_role("link", name=view)).to_have_attribute("aria-current", "page")
+        expect(page.get_by_role("heading", level=1)).to_be_attached()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, view
+
+
+def test_the_page_recovers_by_itself_when_the_server_comes_back(chromium: Chromium, server: Server) -> None:
+    page = open_chat(chromium)
+    say(page, f"{HEAD}Before.")
+    server.stop()
+    banner = page.get_by_role("status").filter(has_text="cannot be reached")
+    expect(banner).to_be_visible()
+    expect(page.get_by_text("unreachable", exact=True)).to_be_visible()
+    page.get_by_label("Your message").fill("Is anybody there?")
+    page.keyboard.press("Enter")
+    expect(page.locator(".turn.assistant .note").last).to_contain_text("does not answer")
+    server.start_again()
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+    expect(banner).to_be_hidden()
+    say(page, f"{HEAD}After.")
+    page.get_by_role("link", name="Requests").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
