@@ -28,6 +28,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
     num_top_logprobs: int | None = None
+    grammar: str | None = None
+    """What the answer must look like, as a grammar that was found to compile; see `model.constrained`."""
 
 
 class StopParams(msgspec.Struct, frozen=True, kw_only=True):

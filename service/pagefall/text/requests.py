@@ -11,6 +11,7 @@ import msgspec
 
 from pagefall.errors import RequestError
 from pagefall.messages import FinishReason, PrefixReport, RequestId, SamplingParams, Tier
+from pagefall.text.constraints import Constraint
 
 
 class TextPrompt(msgspec.Struct, frozen=True):
@@ -26,18 +27,44 @@ class TokenPrompt(msgspec.Struct, frozen=True):
     token_ids: tuple[int, ...]
 
 
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that the model made. `arguments` is a JSON object as text."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that the model may call. `parameters` is a JSON schema, its keys in canonical order; None: no
+    arguments. `strict`: arguments always validate.
+    """
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool = False
+
+
 class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One turn. `role` is what the template understands: `system`, `user` or `assistant`."""
+    """One turn. `role` is what the template understands: `system`, `user`, `assistant` or `tool`.
+
+    `tool_call_id`: which call of an assistant's turn a `tool` message answers.
+    """
 
     role: str
     content: str
     name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
 
 
 class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation for the model's chat template. `template_kwargs` become variables of the template."""
 
     messages: tuple[ChatMessage, ...]
+    tools: tuple[Tool, ...] = ()
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     template_kwargs: dict[str, Any] = {}
@@ -50,7 +77,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt to be continued. Every value is in its range; only the prompt's length is still unknown.
 
     `max_tokens` None: to the end of the context. `stop_token_ids` are the request's own, without the model's
-    end-of-sequence ids. No text from a stop string on is ever returned.
+    end-of-sequence ids. No text from a stop string on is ever returned. `constraint`: what the answer must look like.
+    `kept_special_token_ids`: special tokens that are shown in the text all the same, for whoever parses it.
     """
 
     request_id: RequestId
@@ -62,6 +90,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     cache_salt: str = ""
     priority: int = 0
+    constraint: Constraint | None = None
+    kept_special_token_ids: frozenset[int] = frozenset()
     http_request_id: str | None = None
     """The `x-request-id` of the HTTP request that it came with; several prompts may have come with one."""
 
