@@ -41,7 +41,7 @@ class LineWriter(Generic[T]):
         *,
         thread_name: str,
         capacity: int,
-        write: Callable[[int, bytes], int] = os.write,
+        write: Callable[[int, memoryview], int] = os.write,
     ) -> None:
         """`path` "-" is standard output. `encode` and `lost` make a line, without its end, on the writing thread.
 
@@ -121,7 +121,7 @@ class LineWriter(Generic[T]):
 class _File:
     """The end of a file. Not buffered: what was written is there when the process is killed."""
 
-    def __init__(self, path: str, write: Callable[[int, bytes], int]) -> None:
+    def __init__(self, path: str, write: Callable[[int, memoryview], int]) -> None:
         self.path = "standard output" if path == _STANDARD_OUTPUT else path
         self._is_file = path != _STANDARD_OUTPUT
         self._fd: int | None = None

@@ -91,7 +91,7 @@ class RequestLog:
         redact_prompts: bool,
         unix_clock: Callable[[], float] = time.time,
         capacity: int = _CAPACITY,
-        write: Callable[[int, bytes], int] | None = None,
+        write: Callable[[int, memoryview], int] | None = None,
     ) -> None:
         """`path` "-" is standard output. Raises `OSError` where the file cannot be opened."""
         self._redact_prompts = redact_prompts

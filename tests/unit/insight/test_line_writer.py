@@ -25,7 +25,7 @@ class Disk:
         self.failing: int | None = None
         self.at_most = 1 << 20
 
-    def write(self, fd: int, data: bytes) -> int:
+    def write(self, fd: int, data: memoryview) -> int:
         self.begun.set()
         assert self.gate.wait(PATIENCE_SECONDS)
         if self.failing is not None:

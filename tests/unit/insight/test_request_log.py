@@ -153,7 +153,7 @@ def test_an_abort_before_the_prompt_was_settled_is_a_line_too() -> None:
 def test_refusals_are_lines_and_lost_lines_are_said(tmp_path: Path) -> None:
     begun, gate = threading.Event(), threading.Event()
 
-    def write(fd: int, data: bytes) -> int:
+    def write(fd: int, data: memoryview) -> int:
         begun.set()
         assert gate.wait(10)
         return os.write(fd, data)
