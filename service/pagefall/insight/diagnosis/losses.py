@@ -8,7 +8,7 @@ from typing import Final
 from pagefall.insight.diagnosis.report import Cause, Diagnosis, Evidence, Loss, TierGain
 
 HEADLINES: Final[Mapping[Cause, str]] = {
-    "volatile_text": "text that changes with every prompt stands in front of text that does not",
+    "volatile_text": "text that changes from prompt to prompt stands in front of text that does not",
     "whitespace": "versions of one prompt differ in white space alone",
     "json_order": "the same JSON comes in varying order",
     "rewritten_history": "conversations do not keep their earlier messages",

@@ -54,7 +54,7 @@ def whole_value(text: str, start: int, end: int) -> Span:
 
     Two texts that agree before `start` are widened to the same start, if a form does not depend on what follows.
     """
-    low = max(0, start - _WINDOW)
+    low, least_end = max(0, start - _WINDOW), end
     for form, pattern in _FORMS:
         for match in pattern.finditer(text, low, min(len(text), end + _WINDOW)):
             if match.start() <= start and match.end() >= end and match.end() > match.start():
@@ -63,6 +63,8 @@ def whole_value(text: str, start: int, end: int) -> Span:
         start -= 1
     while end < len(text) and end - start < _WINDOW and _PART_OF_WORD.match(text[end]):
         end += 1
+    while end > least_end and text[end - 1] in ".:":
+        end -= 1  # of the sentence, not of the word
     return Span(start, end, "text")
 
 

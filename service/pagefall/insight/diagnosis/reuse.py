@@ -26,10 +26,17 @@ MAX_SAMPLED_PAGES: Final = 1_000_000
 class ReuseDistances:
     """For each page of each prompt that was seen before and may be used, how many others were touched since."""
 
-    def __init__(self, distances: npt.NDArray[np.int64], rate: float) -> None:
-        """`distances` of the sample, in pages of the sample; `rate`: the share of pages that are in it."""
-        self._distances = np.sort(distances)
+    def __init__(
+        self, distances: npt.NDArray[np.int64], weights: npt.NDArray[np.float64], rate: float, num_reused: int
+    ) -> None:
+        """`distances` of the sample, in pages of the sample, each of which stands for `weights` pages of `num_reused`
+        in all; `rate`: the share of pages that are in the sample.
+        """
+        order = np.argsort(distances)
+        self._distances = distances[order]
+        self._weights = np.concatenate([[0.0], weights[order].cumsum()])
         self._rate = rate
+        self._num_reused = num_reused
 
     @property
     def is_exact(self) -> bool:
@@ -37,22 +44,39 @@ class ReuseDistances:
 
     def num_hits(self, num_pages: float) -> float:
         """Pages that a cache of `num_pages` pages would have found."""
-        return float(np.searchsorted(self._distances, num_pages * self._rate, side="left")) / self._rate
+        if not len(self._distances):
+            return 0.0
+        number = np.searchsorted(self._distances, num_pages * self._rate, side="left")
+        return float(self._weights[number] * self._num_reused / self._weights[-1])
 
 
 def reuse_distances(
     keys: Sequence[Keys], num_usable: npt.NDArray[np.int64], *, max_pages: int = MAX_SAMPLED_PAGES
 ) -> ReuseDistances:
     """`keys[i]` are the pages of prompt `i`, of which the first `num_usable[i]` may come from the cache."""
-    total = sum(map(len, keys))
+    total, num_reused = sum(map(len, keys)), int(num_usable.sum())
     rate = min(1.0, max_pages / total) if total else 1.0
-    if rate < 1:
-        threshold = np.uint64(int(rate * (1 << 64)))
-        # Keys are hashes themselves.
-        chosen = [each < threshold for each in keys]
-        num_usable = np.array([mask[:usable].sum() for mask, usable in zip(chosen, num_usable, strict=True)])
-        keys = [each[mask] for each, mask in zip(keys, chosen, strict=True)]
-    return ReuseDistances(_distances(keys, num_usable), rate)
+    if rate == 1:
+        distances = _distances(keys, num_usable)
+        return ReuseDistances(distances, np.ones(len(distances)), rate, num_reused)
+    threshold = np.uint64(int(rate * (1 << 64)))
+    chosen = [each < threshold for each in keys]  # keys are hashes themselves
+    weights = [_weights(mask[:usable]) for mask, usable in zip(chosen, num_usable, strict=True)]
+    sampled = [each[mask] for each, mask in zip(keys, chosen, strict=True)]
+    distances = _distances(sampled, np.array([len(each) for each in weights]))
+    return ReuseDistances(distances, np.concatenate(weights), rate, num_reused)
+
+
+def _weights(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    """How many pages of a prompt are nearest to each that is in the sample.
+
+    A few heads are asked for very often. How many of their pages a sample has is chance, and would count for much.
+    """
+    places = np.flatnonzero(mask)
+    if not len(places):
+        return np.empty(0)
+    between = (places[1:] + places[:-1] + 1) / 2
+    return np.diff(np.concatenate([[0.0], between, [float(len(mask))]]))
 
 
 def _distances(keys: Sequence[Keys], num_usable: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
