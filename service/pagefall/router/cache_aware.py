@@ -1,4 +1,4 @@
-"""The default policy: the worker with the least expected time to first token."""
+"""The default policy: the worker at which the request costs least, mostly its expected time to first token."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from pagefall.router.approximate import ApproximateTree, blocks_of, num_prompt_tokens
-from pagefall.router.cost import CostWeights, TokenHits, expected_ttft_seconds, fleet_speeds
+from pagefall.router.cost import Cost, CostWeights, TokenHits, fleet_speeds, request_cost
 from pagefall.router.index import PrefixIndex
 from pagefall.router.layout import PageLayout
 from pagefall.router.page_names import PageNames
@@ -21,7 +21,7 @@ _EXPECTED_SECONDS: Final = 10.0
 class CacheAware:
     """Looks every prompt up in what the workers' events say, else in what was sent to them, and adds their queues.
 
-    Workers whose expected seconds are within `slack` of the least are equal. Of equals the one with most of the prompt
+    Workers whose costs are within the slack of the least are equal. Of equals the one with most of the prompt
     is taken, so that a conversation stays where it is, and then the one that was not chosen for longest.
     """
 
@@ -42,20 +42,16 @@ class CacheAware:
         self._turns = Turns()
 
     def choose(self, request: RouteRequest, workers: Sequence[WorkerView]) -> Choice:
-        """Changes nothing but whose turn it is."""
+        """Changes nothing but whose turn it is. The ranking is by cost, which is not quite the order of its seconds."""
         num_tokens = num_prompt_tokens(request)
         hits = self._hits(request, [worker.worker_id for worker in workers], num_tokens)
-        fleet = fleet_speeds(workers, self._weights)
-        seconds = {
-            worker.worker_id: expected_ttft_seconds(worker, hits[worker.worker_id], num_tokens, fleet, self._weights)
-            for worker in workers
-        }
-        least = min(seconds.values())
-        slack = self._weights.slack_seconds + self._weights.slack_fraction * least
-        equals = [worker_id for worker_id, value in seconds.items() if value <= least + slack]
+        costs = self._costs(workers, hits, num_tokens)
+        least = min(cost.seconds for cost in costs.values())
+        bound = least * (1 + self._weights.slack_fraction) + self._weights.slack_seconds
+        equals = [worker_id for worker_id, cost in costs.items() if cost.seconds <= bound]
         most = max(hits[worker_id].num_tokens for worker_id in equals)
         chosen = self._turns.take([worker_id for worker_id in equals if hits[worker_id].num_tokens == most])
-        ranking = sorted(seconds.items(), key=lambda entry: (entry[0] != chosen, entry[1]))
+        ranking = sorted(costs, key=lambda worker_id: (worker_id != chosen, costs[worker_id].seconds))
         here = hits[chosen]
         return Choice(
             worker_id=chosen,
@@ -64,8 +60,8 @@ class CacheAware:
             num_device_tokens=here.num_device,
             num_host_tokens=here.num_host,
             num_storage_tokens=here.num_storage,
-            expected_ttft_seconds=seconds[chosen],
-            ranking=tuple(ranking),
+            expected_ttft_seconds=costs[chosen].ttft_seconds,
+            ranking=tuple((worker_id, costs[worker_id].ttft_seconds) for worker_id in ranking),
         )
 
     def sent(self, request: RouteRequest, choice: Choice) -> None:
@@ -84,6 +80,31 @@ class CacheAware:
         self._index.drop(worker_id)
         self._approximate.drop(worker_id)
         self._turns.forget(worker_id)
+
+    def _costs(
+        self, workers: Sequence[WorkerView], hits: dict[WorkerId, TokenHits], num_tokens: int
+    ) -> dict[WorkerId, Cost]:
+        fleet = fleet_speeds(workers, self._weights)
+        cached = {worker.worker_id: self._num_cached_tokens(worker.worker_id) for worker in workers}
+        fullest = max(*cached.values(), 1)
+        return {
+            worker.worker_id: request_cost(
+                worker,
+                hits[worker.worker_id],
+                num_tokens,
+                cached[worker.worker_id] / fullest,
+                fleet,
+                self._weights,
+            )
+            for worker in workers
+        }
+
+    def _num_cached_tokens(self, worker_id: WorkerId) -> int:
+        layout = self._index.layout(worker_id)
+        if layout is None:
+            return self._approximate.num_tokens(worker_id)
+        num_pages = self._index.num_pages(worker_id, "device") + self._index.num_expected(worker_id)
+        return num_pages * layout.page_size
 
     def _hits(
         self, request: RouteRequest, worker_ids: Sequence[WorkerId], num_tokens: int

@@ -33,7 +33,7 @@ def make_policy(
     seed: int | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Policy:
-    """`index`, `approximate`, `weights` and `clock` are for `cache_aware`, `seed` for `random`; what is not given is new.
+    """All but `seed`, which `random` takes, are for `cache_aware`. What is not given is new.
 
     Whoever subscribes to events gives the index they go to.
     """
