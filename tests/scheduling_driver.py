@@ -43,6 +43,7 @@ def submit_message(
     priority: int = 0,
     cache_salt: str = "",
     sampling: SamplingParams = DEFAULT_SAMPLING,
+    pins: tuple[tuple[int, float], ...] = (),
 ) -> Submit:
     return Submit(
         request_id=RequestId(name),
@@ -51,6 +52,7 @@ def submit_message(
         stop=StopParams(max_tokens=max_tokens, stop_token_ids=stop),
         priority=priority,
         cache_salt=cache_salt,
+        pins=pins,
     )
 
 

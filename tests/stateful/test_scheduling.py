@@ -61,11 +61,20 @@ class SchedulingMachine(RuleBasedStateMachine):
         priority=st.integers(0, 1),
         stop=st.frozensets(st.integers(0, 255), max_size=8),
         tenant=st.sampled_from(["", "a"]),
+        pins=st.sampled_from([(), (), ((8, 5.0), (30, 50.0)), ((40, 1000.0),)]),
     )
-    def submit(self, prompt: list[int], max_tokens: int, priority: int, stop: frozenset[int], tenant: str) -> None:
+    def submit(
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        priority: int,
+        stop: frozenset[int],
+        tenant: str,
+        pins: tuple[tuple[int, float], ...],
+    ) -> None:
         name = str(len(self.wanted))
         answer = self.driver.submit(
-            name, prompt, max_tokens=max_tokens, priority=priority, stop=stop, cache_salt=tenant
+            name, prompt, max_tokens=max_tokens, priority=priority, stop=stop, cache_salt=tenant, pins=pins
         )
         if isinstance(answer, Accepted):
             self.wanted[name] = self.driver.model.answer_alone(prompt, max_tokens, stop)
@@ -105,7 +114,8 @@ class SchedulingMachine(RuleBasedStateMachine):
     def pages_are_held_only_by_requests_that_run(self) -> None:
         if hasattr(self, "driver") and not len(self.driver.state.running):
             pages = self.driver.state.stats().device_pages
-            assert pages.leased == pages.pinned == 0
+            assert pages.leased == 0
+            assert pages.pinned <= self.driver.state.pins.num_pages <= pages.total // 4
 
     def teardown(self) -> None:
         if not hasattr(self, "driver"):

@@ -7,6 +7,8 @@ it). `open`, `grow`, `commit`, `release` and `flush` are the only ways from one 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from pagefall.cache.branches import Branches, largest_branches
@@ -18,6 +20,7 @@ from pagefall.cache.host_tier import HostPin, HostTier
 from pagefall.cache.keys import token_bytes
 from pagefall.cache.lease import Lease
 from pagefall.cache.neighbour import Neighbour, nearest, num_pages_elsewhere
+from pagefall.cache.node import Node
 from pagefall.cache.pool import PagePool
 from pagefall.cache.tree import RadixTree
 from pagefall.config import EvictionPolicyName
@@ -41,6 +44,14 @@ class Match(msgspec.Struct, frozen=True):
     num_tokens: int
     num_unpinned_pages: int
     num_host_tokens: int = 0
+
+
+class HeldPrefix(NamedTuple):
+    """A prefix that is kept on the device: `num_pages` pages, the last of which has the page key `last_key`."""
+
+    node: Node
+    num_pages: int
+    last_key: bytes
 
 
 class PrefixCache:
@@ -72,6 +83,7 @@ class PrefixCache:
         self._tree.records_changes = records_changes
         self.host = HostTier(self._tree, num_pages=num_host_pages) if num_host_pages else None
         self._leases: set[Lease] = set()
+        self._held: list[Node] = []
         self._num_reserve_pages = num_pages // _RESERVE_DIVISOR
 
     @property
@@ -189,6 +201,24 @@ class PrefixCache:
         self._tree.unpin(lease.node, now=now)
         lease.clear()
 
+    def hold(self, root: bytes, token_ids: TokenIds) -> HeldPrefix | None:
+        """Keeps the whole pages of `token_ids` that are on the device, until `let_go`. None where there are none."""
+        whole = len(token_ids) // self._page_size * self._page_size
+        node = self._tree.node_at(root, token_bytes(token_ids[:whole])) if self._enabled else None
+        if node is None:
+            return None
+        self._tree.pin_path(node)
+        self._held.append(node)
+        num_pages, above = 0, node
+        while above.parent is not None:
+            num_pages, above = num_pages + above.num_pages, above.parent
+        return HeldPrefix(node, num_pages, node.page_keys[-32:])
+
+    def let_go(self, held: HeldPrefix) -> None:
+        """Ends a `hold`. Raises `ValueError` if it has ended before."""
+        self._held.remove(held.node)
+        self._tree.unpin_path(held.node)
+
     def flush(self, now: float) -> int:
         """Drops the device copy of every page that nothing pins and returns how many; they do not count as evicted.
 
@@ -214,7 +244,7 @@ class PrefixCache:
         Linear in the size of the pool: for tests, and for a production server when it is idle.
         """
         paths = [] if self.host is None else self.host.offload_paths()
-        check_conservation(self.stats(), self._pool, self._tree, self._leases, paths)
+        check_conservation(self.stats(), self._pool, self._tree, self._leases, [*paths, *self._held])
         if self.host is not None:
             self.host.check(list(self._tree.nodes()))
 

@@ -125,6 +125,14 @@ class RadixTree:
             above = above.parent
         return node, np.concatenate(page_ids[::-1])
 
+    def node_at(self, root: bytes, tokens: bytes) -> Node | None:
+        """The node that ends what of `tokens` is on the device, split there if need be; None where that is nothing."""
+        found = self.find(root, tokens)
+        node = found.device_node
+        if node is None or node.parent is None:
+            return None
+        return node if found.num_device_node_pages == node.num_pages else self.split(node, found.num_device_node_pages)
+
     def pin_path(self, node: Node) -> None:
         """Keeps the device copies of `node` and all above it; ended by `unpin_path`."""
         above: Node | None = node

@@ -50,6 +50,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams
     stop: StopParams
     cache_salt: str = ""
+    pins: tuple[tuple[int, float], ...] = ()
+    """Prefixes of the prompt that are to be kept: tokens, and for how many seconds."""
     priority: int = 0
     """Higher runs first among waiting requests."""
 

@@ -42,13 +42,21 @@ def _take_token(state: SchedulerState, sequence: SequenceStep, sampled: TokenLog
     running = state.running[sequence.request_id]
     if isinstance(running, Prefilling):
         running = transitions.decode(state, running)
-    prefix = None if running.request.is_settled else settling.settle(state, running.request, now=now)
+    prefix = None
+    if not running.request.is_settled:
+        prefix = settling.settle(state, running.request, now=now)
+        _keep_pinned(state, running.request, now)
     running.request.append(sampled.token_id)
     state.counters.num_generated_tokens += 1
     finish_reason = _finish_reason(running.request, sampled.token_id)
     if finish_reason is not None:
         transitions.end(state, running, keep_computed=True, now=now)
     return running.request.output(sampled, finish_reason=finish_reason, prefix=prefix)
+
+
+def _keep_pinned(state: SchedulerState, request: Request, now: float) -> None:
+    for num_tokens, seconds in request.submit.pins:
+        state.pins.add(request.root, request.submit.token_ids[:num_tokens], seconds=seconds, now=now)
 
 
 def _finish_reason(request: Request, token_id: int) -> FinishReason | None:

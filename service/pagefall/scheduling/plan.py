@@ -36,6 +36,7 @@ def plan_step(state: SchedulerState, *, step: int, now: float) -> StepPlan:
     """
     num_preemptions = state.counters.num_preemptions
     state.wake_at = None
+    state.pins.expire(now)
     offloading.keep_clean(state)
     decodes = [
         _sequence(decoding, decoding.num_computed, decoding.request.num_tokens, state.page_size)
@@ -131,6 +132,8 @@ def _decodes_with_pages(state: SchedulerState, now: float) -> list[Decoding]:
             if state.cache.grow(running.lease, running.request.num_tokens, now=now):
                 decodes.append(running)
                 break
+            if state.pins.give_way():
+                continue
             if offloading.is_under_way(state):
                 break
             transitions.preempt(state, _least_senior(state), now=now)
@@ -179,6 +182,10 @@ def _admit(state: SchedulerState, chunks: _Chunks, now: float) -> None:
         num_new_pages = _num_reserved_pages(state, request) - match.num_tokens // state.page_size
         num_needed = num_new_pages + match.num_unpinned_pages
         if num_needed > num_spare_pages:
+            if not len(state.running) and state.pins.num_pages:
+                state.pins.clear()  # with them it would never start
+                _admit(state, chunks, now)
+                return
             if is_overdue(waiting):
                 return
             continue

@@ -4,6 +4,8 @@ them.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from pagefall.cache.changes import TierChange
@@ -12,10 +14,14 @@ from pagefall.cache.prefix_cache import PrefixCache
 from pagefall.config import CacheConfig, SchedulerConfig, TierConfig
 from pagefall.messages import MissReason, RequestId, SchedulerStats
 from pagefall.scheduling.cost_model import PrefillCost
+from pagefall.scheduling.pins import Pins
 from pagefall.scheduling.queue import WaitingQueue
 from pagefall.scheduling.request import Request
 from pagefall.scheduling.running import RunningTable
 from pagefall.scheduling.tiers import TierState
+
+_PINNED_DIVISOR: Final = 4
+"""Clients may have one page in so many kept for them."""
 
 
 class Counters(msgspec.Struct):
@@ -81,6 +87,7 @@ class SchedulerState:
         """What was cached once; None where nothing is remembered."""
         if history_tokens:
             self.history = PrefixHistory(page_size=page_size, max_tokens=history_tokens)
+        self.pins = Pins(self.cache, max_pages=num_pages // _PINNED_DIVISOR)
         self.tiers: TierState | None = None
         if self.cache.host is not None and tiers is not None:
             has_storage = tiers.hicache_storage_backend is not None
