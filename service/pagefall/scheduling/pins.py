@@ -1,8 +1,8 @@
 """Prefixes that clients asked to keep for a while (`cache_control` of /v1/messages): they are not evicted before.
 
-Laws: all that is kept takes at most `max_pages` of the pool of the device; no request is preempted for it, none waits for
-it that could start without it and has nothing else to wait for. What gives way is what would end soonest. A prefix that
-is kept again is kept for the longer of the two times.
+Laws: all that is kept takes at most `max_pages` of the device's pool; no request is preempted for it, and none that has
+nothing else to wait for waits for it. What gives way is what would end soonest. A prefix that is kept again is kept for
+the longer of the two times.
 """
 
 from __future__ import annotations
