@@ -319,10 +319,20 @@ def _start_report(info: ModelInfo, tiers: LowerTiers | None, url: str) -> str:
     if tiers is not None and tiers.storage is not None:
         lines["store"] = tiers.storage.description
     lines |= {
-        "context": f"{info.context_length:,} tokens",
+        "context": f"{info.context_length:,} tokens" + _cut_from(info),
         "URL": f"{url}/v1",
     }
     return "\n".join(f"  {name:8} {value}" for name, value in lines.items())
+
+
+def _cut_from(info: ModelInfo) -> str:
+    """Why a request has to be shorter here than the model allows; nothing where it has not."""
+    if info.context_length >= info.spec.context_length:
+        return ""
+    return (
+        f", cut from {info.spec.context_length:,}: the pool holds no more. A larger --mem-fraction-static or "
+        "--max-total-tokens, or a smaller host pool, gives it more"
+    )
 
 
 def _pool_report(num_pages: int, page_size: int, num_bytes: int) -> str:
