@@ -48,6 +48,8 @@ class Arrivals:
         """Of the store that was asked (`TierState.store_number`)."""
         self.lookup: TransferId | None = None
         self.fetch: TransferId | None = None
+        self.is_fetch_stopped = False
+        """Whether the controller was told that no more of `fetch` is wanted."""
         self.rest: tuple[LookupRecord, range] | None = None
         """Pages that the store has, and for which the host had no room yet."""
         self.fetch_began_at = now

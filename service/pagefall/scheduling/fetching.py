@@ -118,6 +118,7 @@ def _fetch(
     tiers.fetches[transfer_id] = FetchRecord(
         record, pages, host_page_ids, np.zeros(len(pages), dtype=np.bool_), rest=range(first + len(pages), end)
     )
+    arrivals.is_fetch_stopped = False
     arrivals.states[pages] = FETCHING
     arrivals.fetch_began_at = now
     num_bytes = len(pages) * tiers.page_bytes
@@ -200,7 +201,8 @@ def resume(state: SchedulerState, arrivals: Arrivals, *, now: float) -> None:
 
 def stop(tiers: TierState, arrivals: Arrivals) -> None:
     """What is still being fetched is not wanted any more."""
-    if arrivals.fetch is not None:
+    if arrivals.fetch is not None and not arrivals.is_fetch_stopped:
+        arrivals.is_fetch_stopped = True
         tiers.outbox.append(StopFetch(transfer_id=arrivals.fetch))
     fetching = arrivals.states == FETCHING
     tiers.counters.num_overtaken_pages += int(fetching.sum())
