@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import Final
 
 import anyio
 
@@ -31,7 +32,7 @@ from pagefall.bench.server_process import run_until_ended
 from pagefall.bench.targets import split_flags
 from pagefall.errors import ConfigError, PagefallError
 
-_PEER_REPEATS = 3
+_PEER_REPEATS: Final = 3
 
 
 class Measurement:
@@ -66,6 +67,8 @@ def bench_load(config: LoadConfig) -> int:
         failure = error
     if any(run.samples for run in measurement.runs):
         _report(config, plan, slo, measurement, seed=seed, started_at=started_at)
+    elif is_interrupted:
+        sys.stderr.write("Cut off before the first answer.\n")
     if failure is not None:
         raise failure
     if is_interrupted:

@@ -40,7 +40,7 @@ class Progress:
 
 
 def progress_line(driver: Driver, *, heading: str, total: int | None, seconds: float) -> str:
-    """`heading: 12/96 done, 8 running (5 write), 0 failed, 3.1 req/s, TTFT p50 210 ms, hit rate 61%, 4 s`.
+    """`heading: 12/96 done, 8 running (5 streaming), 0 failed, 3.1 req/s, TTFT p50 210 ms, hit rate 61%, 4 s`.
 
     `seconds`: since the run began. TTFT and hit rate are of the last 200 answers.
     """
@@ -49,7 +49,7 @@ def progress_line(driver: Driver, *, heading: str, total: int | None, seconds: f
     done = f"{len(samples)}" if total is None else f"{len(samples)}/{total}"
     words = [
         f"{done} done",
-        f"{driver.num_running} running ({driver.num_streaming} write)",
+        f"{driver.num_running} running ({driver.num_streaming} streaming)",
         f"{sum(sample.fault is not None for sample in samples)} failed",
     ]
     if seconds > 0:

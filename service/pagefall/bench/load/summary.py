@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -12,7 +13,7 @@ from pagefall.bench.load.samples import LoopLag, RequestSample, Run
 from pagefall.bench.load.slo import Slo
 from pagefall.messages import Tier
 
-TIERS: tuple[Tier, ...] = ("device", "host", "storage")
+TIERS: Final[tuple[Tier, ...]] = ("device", "host", "storage")
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +85,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     lag: LoopLag | None
 
 
-_DELAYED_SECONDS = 0.01
+_DELAYED_SECONDS: Final = 0.01
 
 
 def summarise(runs: Sequence[Run], slo: Slo | None) -> Summary:

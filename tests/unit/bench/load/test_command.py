@@ -155,6 +155,19 @@ def test_ctrl_c_prints_what_was_measured(tmp_path: Path, capsys: pytest.CaptureF
     assert 3 <= len(document.runs[0].samples) < 6
 
 
+def test_ctrl_c_before_the_first_answer_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuses(body: dict[str, Any]) -> bool:
+        os.kill(os.getpid(), signal.SIGINT)
+        return False
+
+    path = tmp_path / "load.json"
+    with running(FakeServer(refuses=refuses)) as url:
+        assert load("--url", url, "--json", str(path)) == 130
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "Cut off before the first answer.\n")
+    assert not path.exists()
+
+
 def test_a_server_that_is_not_there_ends_it_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "load", "--url", "http://127.0.0.1:1", "--workload", "random"]) == 1
     captured = capsys.readouterr()

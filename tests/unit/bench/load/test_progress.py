@@ -53,8 +53,8 @@ def test_the_line_says_how_it_goes() -> None:
         return [*lines, progress_line(driver, heading="self", total=None, seconds=2.0)]
 
     assert run_virtually(run) == [
-        "self: 0/10 done, 0 running (0 write), 0 failed, 0 s",
-        "self: 3 done, 2 running (1 write), 1 failed, 1.5 req/s, TTFT p50 300 ms, hit rate 64%, 2 s",
+        "self: 0/10 done, 0 running (0 streaming), 0 failed, 0 s",
+        "self: 3 done, 2 running (1 streaming), 1 failed, 1.5 req/s, TTFT p50 300 ms, hit rate 64%, 2 s",
     ]
 
 

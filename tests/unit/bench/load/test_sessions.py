@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefall.bench.load.ledger import PrefixLedger
@@ -44,6 +44,7 @@ def turns(made: Iterable[Session]) -> list[Turn]:
     return [turn for session in itertools.islice(made, 20) for turn in session.turns]
 
 
+@settings(deadline=None)
 @given(SHAPES, SEEDS)
 def test_one_seed_makes_one_text(shape: Shape, seed: int) -> None:
     first, second = (turns(sessions(shape, random.Random(seed))) for _ in range(2))
@@ -51,6 +52,7 @@ def test_one_seed_makes_one_text(shape: Shape, seed: int) -> None:
     assert [texts.prompt(turn, {}) for turn in first] == [texts.prompt(turn, {}) for turn in second]
 
 
+@settings(deadline=None)
 @given(SHAPES, SEEDS)
 def test_the_ceiling_is_what_comparing_every_token_finds(shape: Shape, seed: int) -> None:
     ledger = PrefixLedger()

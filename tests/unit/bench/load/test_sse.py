@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefall.bench.load.sse import EventParser
@@ -11,6 +11,7 @@ STREAM = b': hello\n\nevent: x\ndata: {"a": 1}\n\ndata:{"b": "\xc3\xa9"}\r\n\r\n
 PAYLOADS = [b'{"a": 1}', b'{"b": "\xc3\xa9"}', b"[DONE]"]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, len(STREAM))))
 def test_events_are_the_same_wherever_the_stream_is_cut(cuts: list[int]) -> None:
     parser = EventParser()

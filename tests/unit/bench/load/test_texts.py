@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefall.bench.load.texts import Texts, words
@@ -21,6 +21,7 @@ def test_words_stay_the_same_in_every_version() -> None:
     assert words(7, "system 0", 4) == "hair answer bear grass"
 
 
+@settings(deadline=None)
 @given(st.integers(0, 50), st.integers(0, 50))
 def test_a_longer_text_begins_with_the_shorter(less: int, more: int) -> None:
     less, more = sorted((less, more))
