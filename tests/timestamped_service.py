@@ -6,6 +6,7 @@ behind it; `... URL last-message` with the time in the last user message, where 
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,25 +22,23 @@ NUM_USERS: Final = 40
 NUM_TURNS: Final = 3
 
 _OPENING: Final = "You are the assistant of Meadow & Sons. "
-_PRODUCTS: Final = (
-    "mower",
-    "hedge trimmer",
-    "chain saw",
-    "leaf blower",
-    "tiller",
-    "wood chipper",
-    "pole saw",
-    "aerator",
-)
+_PRODUCTS: Final = ("mower", "hedge trimmer", "chain saw", "leaf blower", "tiller")
 _RULES: Final = (
     "The {name} is rented by the day; a deposit of {deposit} is due when it is handed over and paid back with it.",
     "Repairs of the {name} take {days} days, longer in spring; the customer is told when it is ready.",
     "Spare parts of the {name} are in stock for {years} years after the last one was sold.",
 )
-_QUESTIONS: Final = (
+_SENTENCES: Final = (
+    "I have a large garden behind the house.",
     "What do I have to pay to rent a {name} for a weekend?",
+    "My neighbour told me about your shop.",
+    "The old {name} that I have does not start any more.",
     "How long does it take you to repair one?",
-    "And do you still have parts for a model that is some years old?",
+    "It has to be ready before my daughter comes to visit.",
+    "Do you still have parts for a model that is some years old?",
+    "I could bring it to you in the afternoon.",
+    "Is there a deposit, and when do I get it back?",
+    "A new {name} would be too expensive for me.",
 )
 
 
@@ -95,7 +94,9 @@ def send(url: str, model: str, place: TimePlace, *, num_users: int, num_turns: i
 def _messages(
     history: Sequence[dict[str, str]], user: int, turn: int, time: str, place: TimePlace
 ) -> list[dict[str, str]]:
-    question = _QUESTIONS[turn % len(_QUESTIONS)].format(name=_PRODUCTS[user % len(_PRODUCTS)])
+    rng = random.Random(1000 * user + turn)
+    sentences = rng.sample(_SENTENCES, 3)
+    question = " ".join(sentence.format(name=rng.choice(_PRODUCTS)) for sentence in sentences)
     system = f"{_OPENING}{time if place == 'head' else ''}\n{system_prompt()}"
     if place == "last-message":
         question = f"{question}\n({time})"

@@ -45,7 +45,7 @@ ADVICE: Final[Mapping[Cause, str]] = {
     "store_down": "Look at the store and at the network to it. Until it answers, prompts are computed.",
     "store_slow": "A faster store or network helps, or a larger host pool in front of it (--hicache-size). If this "
     "costs nothing but what you see here, it is as it should be: computing was quicker.",
-    "store_damaged": "Run `pagefall cache verify --delete-bad`, and look at the disk.",
+    "store_damaged": "Run `pagefall cache verify --delete`, and look at the disk.",
     "gone_from_store": "Give the store more room (its max_bytes), or find out who deletes from it.",
     "other_model": "Servers share pages only with the same weights, dtype and page size: `pagefall cache diff`.",
     "no_room": "A larger host pool (--hicache-size or --hicache-ratio) has room for what is loaded.",
