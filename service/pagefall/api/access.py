@@ -29,11 +29,12 @@ _CLIENT_GONE: Final = 499
 
 @dataclass
 class AccessEntry:
-    """What the log line of one request will say; its handler adds the tokens."""
+    """What the log line of one request will say; its handler adds the tokens, and more if it has more to say."""
 
     request_id: str
     status: int | None = None
     usages: list[Usage] = field(default_factory=list)
+    note: str = ""
 
     def tokens(self) -> str:
         if not self.usages:
@@ -49,6 +50,13 @@ def note_usage(scope: Scope, usages: Iterable[Usage]) -> None:
     entry = scope[_SCOPE_KEY]
     assert isinstance(entry, AccessEntry)
     entry.usages.extend(usages)
+
+
+def note(scope: Scope, text: str) -> None:
+    """Puts `text` into the log line of the request that `scope` belongs to."""
+    entry = scope[_SCOPE_KEY]
+    assert isinstance(entry, AccessEntry)
+    entry.note = text
 
 
 def http_request_id(scope: Scope) -> str:
@@ -89,11 +97,12 @@ class AccessMiddleware:
                 await error_response(internal_error())(scope, receive, send_noting)
         finally:
             _access_log.info(
-                "%s %s %d %.1fms%s id=%s",
+                "%s %s %d %.1fms%s%s id=%s",
                 scope["method"],
                 quote(scope["path"]),
                 entry.status or _CLIENT_GONE,
                 (time.perf_counter() - start) * 1000,
                 entry.tokens(),
+                entry.note,
                 entry.request_id,
             )

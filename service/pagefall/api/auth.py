@@ -20,6 +20,9 @@ _OPEN_FOLDER: Final = "/console/"
 _ADMIN_PATHS: Final = frozenset({"/cache/storage"})
 """What changes the server for all its clients."""
 
+_ADMIN_FOLDER: Final = "/router/workers"
+"""The same, of a router: its workers, and each of them."""
+
 _CACHE_FOLDER: Final = "/cache/"
 """What looks into the cache, and so into the prompts of all clients."""
 
@@ -49,7 +52,7 @@ class ApiKeyMiddleware:
             return None
         key = _bearer(scope)
         is_admin, is_client = _equal(key, self._admin_api_key), _equal(key, self._api_key)
-        if scope["path"] in _ADMIN_PATHS:
+        if scope["path"] in _ADMIN_PATHS or scope["path"].startswith(_ADMIN_FOLDER):
             if is_admin:
                 return None
             if is_client:

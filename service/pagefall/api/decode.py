@@ -31,7 +31,7 @@ async def parse_body(
 
     Raises `RequestError`, and `ClientDisconnect` if the body never arrives.
     """
-    body = await _read_body(request, max_body_bytes)
+    body = await read_body(request, max_body_bytes)
     if len(body) <= _INLINE_BYTES:
         return build(decode_body(body, wire_type))
     return await anyio.to_thread.run_sync(lambda: build(decode_body(body, wire_type)))
@@ -52,7 +52,8 @@ def decode_body(body: bytes, wire_type: type[Wire]) -> Wire:
         raise RequestError("The JSON body of your request is nested too deeply.", code="invalid_json") from error
 
 
-async def _read_body(request: Request, max_body_bytes: int) -> bytes:
+async def read_body(request: Request, max_body_bytes: int) -> bytes:
+    """Raises `RequestError` (413), and `ClientDisconnect` if the body never arrives."""
     too_large = RequestError(
         f"The body of your request is larger than {max_body_bytes} bytes.", status=413, code="request_too_large"
     )

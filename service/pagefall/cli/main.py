@@ -15,6 +15,7 @@ An OpenAI-compatible LLM server whose prefix cache does not end at the GPU.
 
 commands:
   serve                serve a model; without flags the embedded one, on port 30000
+  router               many workers behind one address, each request where its prompt is cached
   demo                 one document from each tier: a table and a chart, in a minute or two
   explain              why a request's prompt was not cached, or not all of it, and the last requests
   doctor               why a running server's hit rate is what it is, and what to do about it
@@ -71,6 +72,19 @@ def _dispatch(argv: list[str]) -> int:
             from pagefall.app import serve
 
             return serve(config)
+        case ["router", *flags]:
+            from pagefall.cli.router import parse_router
+
+            router_config = parse_router(flags, os.environ)
+
+            from pagefall.router.serve import serve as serve_router
+
+            if router_config.routing.disable_tokenizer:
+                return serve_router(router_config, None)
+
+            from pagefall.router.tokenizer import load_encoder
+
+            return serve_router(router_config, load_encoder)
         case ["demo", *flags]:
             from pagefall.bench.demo import demo
             from pagefall.cli.demo import parse_demo
@@ -117,6 +131,8 @@ def _dispatch(argv: list[str]) -> int:
         case [unknown, *_]:
             from pagefall.cli.flags import nearest
 
-            alike = nearest(unknown, ["serve", "demo", "explain", "backends", "bench", "cache", "--version", "--help"])
+            alike = nearest(
+                unknown, ["serve", "router", "demo", "explain", "backends", "bench", "cache", "--version", "--help"]
+            )
             raise ConfigError(f"{unknown}: unknown command; " + (f"did you mean {alike}?" if alike else "see --help"))
     raise AssertionError(argv)

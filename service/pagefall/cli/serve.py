@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pagefall.cli.config_file import read_config_file
-from pagefall.cli.parser import Given, GivenValues, build_config, contradiction, parse_arguments
+from pagefall.cli.parser import GivenValues, build_config, contradiction, parse_arguments
 from pagefall.cli.serve_flags import SERVE_FLAGS
+from pagefall.cli.template import template_text
 from pagefall.cli.tiers import refuse_tier_contradictions, resolve_tiers
 from pagefall.config import ServeConfig
 from pagefall.errors import ConfigError
@@ -23,22 +24,11 @@ def parse_serve(argv: Sequence[str], environ: Mapping[str, str]) -> ServeConfig:
     if "config" in given:
         given = {**read_config_file(SERVE_FLAGS, Path(given["config"].value)), **given}
     if "chat-template" in given:
-        given = {**given, "chat-template": _template_text(given["chat-template"])}
+        given = {**given, "chat-template": template_text(given["chat-template"])}
     given = resolve_tiers(given)
     config: ServeConfig = build_config(SERVE_FLAGS, ServeConfig, given)
     _refuse_contradictions(given, config)
     return config
-
-
-def _template_text(given: Given) -> Given:
-    """The template itself. Every Jinja template worth having has a brace in it; hardly any file name does."""
-    if "{" in given.value:
-        return given
-    try:
-        return Given(Path(given.value).read_text(encoding="utf-8"), given.source)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or "not a UTF-8 text file"
-        raise ConfigError(f"{given.source}: {given.value!r} is no template, and as a file: {reason.lower()}") from error
 
 
 def _refuse_contradictions(given: GivenValues, config: ServeConfig) -> None:

@@ -1,0 +1,77 @@
+"""One question to several workers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+import anyio
+import httpx
+import msgspec
+from starlette.datastructures import Headers
+
+from pagefall.api.tasks import run_all
+from pagefall.router.upstream import RawHeaders, Upstreams
+from pagefall.router.workers import Worker
+
+_MAX_BYTES: Final = 64 << 20
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """`status` None: there was no answer, and `error` says why."""
+
+    worker: Worker
+    status: int | None = None
+    body: bytes = b""
+    error: str | None = None
+
+    @property
+    def is_success(self) -> bool:
+        return self.status is not None and self.status < 400
+
+    def document(self) -> Any:
+        """The JSON in it; None where there is none."""
+        try:
+            return msgspec.json.decode(self.body)
+        except msgspec.DecodeError:
+            return None
+
+
+class FanOut:
+    def __init__(self, upstreams: Upstreams, *, timeout_seconds: float = 10.0) -> None:
+        self._upstreams = upstreams
+        self._timeout_seconds = timeout_seconds
+
+    async def ask(
+        self, workers: Sequence[Worker], method: str, target: str, headers: Headers, request_id: str
+    ) -> list[Reply]:
+        """All at once; the answers in the order of `workers`. The client's key goes along, where workers have none."""
+        kept = [(name, value) for name, value in headers.raw if name == b"authorization"]
+        sent = self._upstreams.authorized([*kept, (b"x-request-id", request_id.encode("latin-1"))])
+        replies: dict[int, Reply] = {}
+
+        async def ask(index: int, worker: Worker) -> None:
+            replies[index] = await self._ask(worker, method, target, sent)
+
+        await run_all([partial(ask, index, worker) for index, worker in enumerate(workers)])
+        return [replies[index] for index in range(len(workers))]
+
+    async def _ask(self, worker: Worker, method: str, target: str, headers: RawHeaders) -> Reply:
+        try:
+            with anyio.fail_after(self._timeout_seconds):
+                response = await self._upstreams.send(worker.worker_id, method, target, headers, b"")
+                assert isinstance(response.stream, httpx.AsyncByteStream)
+                body = bytearray()
+                try:
+                    async for chunk in response.stream:
+                        body += chunk
+                        if len(body) > _MAX_BYTES:
+                            return Reply(worker=worker, error="its answer is too large")
+                finally:
+                    await response.stream.aclose()
+        except TimeoutError:
+            return Reply(worker=worker, error=f"no answer in {self._timeout_seconds:g} seconds")
+        except httpx.TransportError as error:
+            return Reply(worker=worker, error=f"no answer: {error or type(error).__name__}")
+        return Reply(worker=worker, status=response.status_code, body=bytes(body))

@@ -1,0 +1,184 @@
+"""What all workers answer together: models, statistics, flushing, and the explanation of one request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pagefall.api.access import http_request_id
+from pagefall.api.errors import ErrorDetail
+from pagefall.api.json_response import json_response
+from pagefall.errors import RequestError
+from pagefall.router.decisions import Decision, DecisionLog
+from pagefall.router.fan_out import FanOut, Reply
+from pagefall.router.gate import no_worker
+from pagefall.router.sums import summed, summed_stats
+from pagefall.router.workers import Worker, WorkerRegistry
+
+_NO_STORE: Final = {"cache-control": "no-store"}
+
+
+class Fleet:
+    """The endpoints."""
+
+    def __init__(self, registry: WorkerRegistry, fan_out: FanOut, decisions: DecisionLog) -> None:
+        self._registry = registry
+        self._fan_out = fan_out
+        self._decisions = decisions
+
+    async def models(self, request: Request) -> Response:
+        return json_response({"object": "list", "data": await self._models(request)})
+
+    async def model(self, request: Request) -> Response:
+        wanted = request.path_params["model"]
+        for model in await self._models(request):
+            if model["id"] == wanted:
+                return json_response(model)
+        raise RequestError(
+            f"The model '{wanted[:200]}' does not exist: no worker serves it.",
+            status=404,
+            type="not_found_error",
+            param="model",
+            code="model_not_found",
+        )
+
+    async def flush_cache(self, request: Request) -> Response:
+        """Every worker's, healthy or not; 503 where one did not do it. `?tiers=` as a worker knows it."""
+        replies = await self._ask(request, self._registry.workers, "POST")
+        documents = [reply.document() for reply in replies if reply.is_success]
+        counts = (document.get("num_pages") for document in documents if isinstance(document, dict))
+        answer: dict[str, Any] = {"num_pages": summed(counts) or {}, "workers": _by_worker(replies)}
+        failed = [reply.worker.name for reply in replies if not reply.is_success]
+        if failed:
+            answer["error"] = ErrorDetail(
+                message=f"Not flushed: {', '.join(failed)}. See 'workers' for why.",
+                type="service_unavailable_error",
+                code="flush_incomplete",
+            )
+        return json_response(answer, status=503 if failed else 200)
+
+    async def cache_stats(self, request: Request) -> Response:
+        """`workers` has each worker's own document, or its error; the rest is their sum."""
+        replies = await self._ask(request, self._ready(), "GET")
+        documents = [
+            document for reply in replies if reply.is_success and isinstance(document := reply.document(), dict)
+        ]
+        answer = {
+            "num_workers": len(replies),
+            "num_answered": len(documents),
+            **summed_stats(documents),
+            "workers": _by_worker(replies),
+        }
+        return json_response(answer, headers=_NO_STORE)
+
+    async def cache_requests(self, request: Request) -> Response:
+        """The workers' lists as one, each with its worker; the newest first."""
+        replies = await self._ask(request, self._ready(), "GET")
+        listed: list[dict[str, Any]] = []
+        num_remembered = 0
+        for reply in replies:
+            document = reply.document() if reply.is_success else None
+            if isinstance(document, dict) and isinstance(document.get("requests"), list):
+                listed += [{"worker": reply.worker.name, **entry} for entry in document["requests"]]
+                num_remembered += document.get("num_remembered", 0)
+        if not any(reply.is_success for reply in replies):
+            raise _refusal(replies)
+        listed.sort(key=lambda entry: entry.get("time", 0), reverse=True)
+        limit = request.query_params.get("limit", "50")
+        shown = listed[: int(limit)] if limit.isdecimal() else listed
+        return json_response({"requests": shown, "num_remembered": num_remembered}, headers=_NO_STORE)
+
+    async def cache_explain(self, request: Request) -> Response:
+        """The worker's explanation, and beside it, as `routing`, why it was this worker."""
+        decision = self._decisions.get(request.path_params["request_id"])
+        served_by = None if decision is None else self._worker_of(decision)
+        asked = self._ready() if served_by is None else [served_by]
+        replies = await self._ask(request, asked, "GET")
+        for reply in replies:
+            document = reply.document() if reply.is_success else None
+            if isinstance(document, dict):
+                return json_response({**document, "worker": reply.worker.name, "routing": decision}, headers=_NO_STORE)
+        raise _refusal(replies)
+
+    async def router_explain(self, request: Request) -> Response:
+        """The router's own part, by an `x-request-id` or an answer's id."""
+        wanted = request.path_params["request_id"]
+        decision = self._decisions.get(wanted)
+        if decision is None:
+            raise RequestError(
+                f"No request {wanted[:200]!r} is known: send its x-request-id or the 'id' of its answer. The last "
+                "ones are remembered, as many as --explain-max-requests says.",
+                status=404,
+                type="not_found_error",
+                param="request_id",
+                code="request_not_found",
+            )
+        return json_response(decision, headers=_NO_STORE)
+
+    def _worker_of(self, decision: Decision) -> Worker | None:
+        return None if decision.worker_id is None else self._registry.get(decision.worker_id)
+
+    def _ready(self) -> Sequence[Worker]:
+        """Raises `RefusedError` where there is none."""
+        ready = [worker for worker in self._registry.workers if worker.state in ("healthy", "draining")]
+        if not ready:
+            raise no_worker("none is healthy" if self._registry.workers else "none is known")
+        return ready
+
+    async def _models(self, request: Request) -> list[dict[str, Any]]:
+        replies = await self._ask(request, self._ready(), "GET", target="/v1/models")
+        models: dict[str, dict[str, Any]] = {}
+        for reply in replies:
+            document = reply.document() if reply.is_success else None
+            for model in document.get("data", ()) if isinstance(document, dict) else ():
+                models.setdefault(model["id"], model)
+        if not any(reply.is_success for reply in replies):
+            raise _refusal(replies)
+        return list(models.values())
+
+    async def _ask(
+        self, request: Request, workers: Sequence[Worker], method: str, *, target: str | None = None
+    ) -> list[Reply]:
+        if target is None:
+            query = request.url.query
+            path = (request.scope.get("raw_path") or request.url.path.encode()).decode("latin-1")
+            target = f"{path}?{query}" if query else path
+        return await self._fan_out.ask(workers, method, target, request.headers, http_request_id(request.scope))
+
+
+def _by_worker(replies: Sequence[Reply]) -> dict[str, Any]:
+    return {reply.worker.name: _told(reply) for reply in replies}
+
+
+def _told(reply: Reply) -> Any:
+    if reply.status is None:
+        return {"error": {"message": reply.error}}
+    document = reply.document()
+    return {"status": reply.status} if document is None else document
+
+
+def _refusal(replies: Sequence[Reply]) -> RequestError:
+    """A worker's own refusal, its status and words; else that nobody answered."""
+    for reply in replies:
+        if reply.status is not None:
+            try:
+                error = msgspec.json.decode(reply.body, type=_Refusal).error
+            except msgspec.MsgspecError:
+                continue
+            return RequestError(error.message, status=reply.status, param=error.param, code=error.code)
+    named = "; ".join(f"{reply.worker.name}: {reply.error or f'status {reply.status}'}" for reply in replies[:5])
+    return no_worker(named or "none is known")
+
+
+class _RefusalDetail(msgspec.Struct):
+    message: str = "The worker refused."
+    param: str | None = None
+    code: str | None = None
+
+
+class _Refusal(msgspec.Struct):
+    error: _RefusalDetail

@@ -1,0 +1,90 @@
+"""`pagefall router` as a process: what starts and ends in which order, and what signals mean."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Final, Protocol
+
+from pagefall.api.server import HttpServer, bind
+from pagefall.router.app import Router
+from pagefall.router.config import RouterConfig, RoutingConfig
+from pagefall.router.prompts import Encoder
+from pagefall.router.request_log import request_log
+
+_log = logging.getLogger("pagefall.router")
+
+_INTERRUPTED: Final = 130
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class LoadedEncoder(Encoder, AbstractContextManager["LoadedEncoder"], Protocol):
+    """Its threads end with its context."""
+
+
+def serve(config: RouterConfig, load_encoder: Callable[[RoutingConfig], LoadedEncoder | None] | None) -> int:
+    """Serves until a signal ends it: the first lets requests under way end, for as long as the grace is.
+
+    `load_encoder` is `tokenizer.load_encoder`, which is not imported here since it brings torch along; None: prompts
+    are routed as text.
+
+    Raises `ConfigError` or `ModelError`, one line each, before the port is open.
+    """
+    _configure_logging(config)
+    with ExitStack() as stack:
+        bound = stack.enter_context(bind(config.http))
+        encoder = None if load_encoder is None else load_encoder(config.routing)
+        if encoder is not None:
+            stack.enter_context(encoder)
+        asyncio.run(_serve(config, encoder, bound))
+    _log.info("stopped")
+    return 0
+
+
+async def _serve(config: RouterConfig, encoder: Encoder | None, bound: socket.socket) -> None:
+    with request_log(config.telling.request_log) as logs:
+        router = Router(config, encoder, observers=logs)
+        server = HttpServer(
+            router.app,
+            config.http,
+            bound,
+            on_ready=lambda url: _log.info("ready\n%s", _start_report(router, config, url)),
+        )
+        loop = asyncio.get_running_loop()
+
+        def shut_down() -> None:
+            _log.info(
+                "shutting down; requests under way: %d; once more to end at once", router.registry.num_outstanding
+            )
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+                signal.signal(number, lambda number, frame: os._exit(_INTERRUPTED))
+            router.stop_accepting()
+            server.should_exit = True
+            loop.call_later(config.http.shutdown_grace_seconds, router.abort_all)
+
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, shut_down)
+        async with router.running():
+            await server.run_until_exit()
+
+
+def _start_report(router: Router, config: RouterConfig, url: str) -> str:
+    lines = {
+        "policy": config.routing.policy,
+        "workers": ", ".join(f"{worker.name} {worker.worker_id}" for worker in router.registry.workers)
+        or "none yet: POST /router/workers",
+        "URL": f"{url}/v1",
+    }
+    return "\n".join(f"  {name:8} {value}" for name, value in lines.items())
+
+
+def _configure_logging(config: RouterConfig) -> None:
+    """Our own log lines at the level asked for; libraries speak up only to warn."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    logging.getLogger("pagefall").setLevel(config.http.log_level.upper())
