@@ -18,10 +18,10 @@ from pagefall.cli.doctor_flags import PROMPTS_FLAGS, PromptsCommand, PromptsConf
 from pagefall.cli.doctor_text import render
 from pagefall.cli.parser import build_config, parse_arguments
 from pagefall.cli.request_lines import BadLineError, LineReader
+from pagefall.cli.tokenizer_only import load_tokenizer_only
 from pagefall.errors import ConfigError
 from pagefall.insight.diagnosis.diagnose import diagnose, num_cached
 from pagefall.insight.diagnosis.observations import Capacities, Observation, Traffic
-from pagefall.model.tokenizer_only import load_tokenizer_only
 
 _BIG_FILE: Final = 4 * 1024 * 1024
 """Bytes from which on a bar shows how far it is."""
