@@ -42,8 +42,9 @@ fmt: ## format and repair what can be repaired
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
 
-docs: ## write docs/flags.md from the table of flags
+docs: ## write docs/flags.md and docs/router-flags.md from the tables of flags
 	$(VENV)/bin/python -m pagefall.cli.reference > docs/flags.md
+	$(VENV)/bin/python -m pagefall.cli.reference router > docs/router-flags.md
 
 bench-load: install ## put load on the server at URL (ARGS="--preset sglang-generated-shared-prefix --scale 0.1")
 	$(VENV)/bin/pagefall bench load --url $(URL) $(if $(PEER_URL),--peer-url $(PEER_URL)) $(ARGS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -16,6 +16,7 @@ from pagefall.config import HttpConfig
 from pagefall.router.app import Router
 from pagefall.router.config import ForwardConfig, RouterConfig, RoutingConfig, TellingConfig, WorkersConfig
 from pagefall.router.prompts import Encoder
+from pagefall.router.proxy import DecisionObserver
 from pagefall.router.workers import WorkerState
 
 CHAT = "/v1/chat/completions"
@@ -38,6 +39,10 @@ class RunningRouter:
             return (worker is None and state == "removed") or (worker is not None and worker.state == state)
 
         await until(is_there)
+
+    async def all_ended(self) -> None:
+        """The router is done with what its clients have already."""
+        await until(lambda: all(decision.is_ended for decision in self.router.decisions))
 
     def breakers(self) -> list[str]:
         return [worker.breaker.state for worker in self.router.registry.workers]
@@ -70,10 +75,13 @@ def router_config(
 
 @asynccontextmanager
 async def running_router(
-    config: RouterConfig, encoder: Encoder | None = None, *, wait: bool = True
+    config: RouterConfig,
+    encoder: Encoder | None = None,
+    *,
+    observers: Sequence[DecisionObserver] = (),
 ) -> AsyncIterator[RunningRouter]:
-    """`wait`: until every worker is healthy."""
-    router = Router(config, encoder)
+    """Every worker is healthy."""
+    router = Router(config, encoder, observers=observers)
     with bind(config.http) as bound:
         ready = anyio.Event()
         server = HttpServer(router.app, config.http, bound, on_ready=lambda url: ready.set())
@@ -82,8 +90,7 @@ async def running_router(
             await ready.wait()
             async with httpx.AsyncClient(base_url=server.url, timeout=20, trust_env=False, verify=False) as client:
                 running = RunningRouter(router, server.url, client, server)
-                if wait:
-                    await until(lambda: all(worker.state == "healthy" for worker in router.registry.workers))
+                await until(lambda: all(worker.state == "healthy" for worker in router.registry.workers))
                 yield running
             server.should_exit = server.force_exit = True
 

@@ -82,7 +82,7 @@ def _dispatch(argv: list[str]) -> int:
             if router_config.routing.disable_tokenizer:
                 return serve_router(router_config, None)
 
-            from pagefall.router.tokenizer import load_encoder
+            from pagefall.cli.router_tokenizer import load_encoder
 
             return serve_router(router_config, load_encoder)
         case ["demo", *flags]:

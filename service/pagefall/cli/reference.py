@@ -1,20 +1,21 @@
-"""The reference page of `pagefall serve`, docs/flags.md, written from the flag table: `make docs`."""
+"""The reference pages of commands, docs/flags.md and docs/router-flags.md, written from flag tables: `make docs`."""
 
 from __future__ import annotations
 
 import sys
 
 from pagefall.cli.flags import FlagTable, options
+from pagefall.cli.router import ROUTER_FLAGS
 from pagefall.cli.serve_flags import SERVE_FLAGS
 
 
-def render_reference(table: FlagTable) -> str:
-    """All flags of `table` as a Markdown page."""
+def render_reference(table: FlagTable, *, source: str = "service/pagefall/cli/serve_flags.py") -> str:
+    """All flags of `table`, which is in `source`, as a Markdown page."""
     known = options(table)
     lines = [
         f"# Flags of `{table.program}`",
         "",
-        "Written by `make docs` from `service/pagefall/cli/serve_flags.py`; edit that file, not this one.",
+        f"Written by `make docs` from `{source}`; edit that file, not this one.",
         "A flag wins over its environment variable, that over the `--config` file, and that over the default.",
         "",
     ]
@@ -28,10 +29,17 @@ def render_reference(table: FlagTable) -> str:
             environ = f"; also `{flag.environ}`" if flag.environ else ""
             cells = [f"`--{flag.name}`", value, f"`{option.default_text}`" if option.default_text else "", flag.help]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + environ + " |")
-    lines += ["", "## Always on", "", "Accepted so that existing commands work; they change nothing.", ""]
-    lines += [f"- `--{flag.name}`: {flag.help}" for flag in table.always_on]
+    if table.always_on:
+        lines += ["", "## Always on", "", "Accepted so that existing commands work; they change nothing.", ""]
+        lines += [f"- `--{flag.name}`: {flag.help}" for flag in table.always_on]
     return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    sys.stdout.write(render_reference(SERVE_FLAGS))
+    match sys.argv[1:]:
+        case []:
+            sys.stdout.write(render_reference(SERVE_FLAGS))
+        case ["router"]:
+            sys.stdout.write(render_reference(ROUTER_FLAGS, source="service/pagefall/cli/router.py"))
+        case others:
+            sys.exit(f"unknown: {' '.join(others)}; give nothing, or router")

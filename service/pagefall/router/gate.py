@@ -71,21 +71,20 @@ class Gate:
     def pump(self) -> None:
         """Lets in whoever may come in now, a client at a time."""
         while self._waiting and self._has_place():
-            client, futures = next(iter(self._waiting.items()))
-            future = futures.popleft()
-            self.num_waiting -= 1
+            client = next(iter(self._waiting))
             self._waiting.move_to_end(client)
-            if not futures:
-                del self._waiting[client]
-            self.num_inside += 1
-            future.set_result(None)
+            future = self._take(client, 0)
+            if not future.done():  # else its wait was cut short a moment ago
+                self.num_inside += 1
+                future.set_result(None)
 
     def close(self) -> None:
         """The router ends: who waits is refused, and who comes."""
         self._refuses = True
         for futures in self._waiting.values():
             for future in futures:
-                future.set_exception(_shutting_down())
+                if not future.done():
+                    future.set_exception(_shutting_down())
         self._waiting.clear()
         self.num_waiting = 0
 
@@ -107,29 +106,40 @@ class Gate:
             async with asyncio.timeout(self._timeout_seconds):
                 await future
         except TimeoutError:
+            self._leave(client, future)
             raise self._too_long() from None
-        finally:
-            self._clean_up(client, future)
+        except asyncio.CancelledError:
+            self._leave(client, future)
+            raise
 
-    def _clean_up(self, client: str, future: asyncio.Future[None]) -> None:
-        """A wait that was cut short leaves the queue, or gives back the place that it was just given."""
-        if future.cancelled():
-            futures = self._waiting[client]
-            futures.remove(future)
-            self.num_waiting -= 1
-            if not futures:
-                del self._waiting[client]
+    def _leave(self, client: str, future: asyncio.Future[None]) -> None:
+        """A wait that was cut short: out of the queue, or the place given back that it was just given."""
+        if future.done() and not future.cancelled() and future.exception() is None:
+            self.num_inside -= 1
+            self.pump()
+        elif future in self._waiting.get(client, ()):
+            self._take(client, self._waiting[client].index(future))
+
+    def _take(self, client: str, index: int) -> asyncio.Future[None]:
+        """Out of the queue."""
+        futures = self._waiting[client]
+        future = futures[index]
+        del futures[index]
+        self.num_waiting -= 1
+        if not futures:
+            del self._waiting[client]
+        return future
 
     def _make_room(self, client: str) -> None:
         """Raises `RefusedError` where nobody has more waiting than `client` would have."""
         full = RefusedError("queue_full", f"The router's queue is full: {self.num_waiting} requests wait. Try again.")
         own = len(self._waiting.get(client, ()))
         greediest = max(self._waiting, key=lambda name: len(self._waiting[name]), default=client)
-        futures = self._waiting.get(greediest, deque())
-        if len(futures) <= own + 1:
+        if len(self._waiting.get(greediest, ())) <= own + 1:
             raise full
-        futures.pop().set_exception(full)
-        self.num_waiting -= 1
+        newest = self._take(greediest, -1)
+        if not newest.done():
+            newest.set_exception(full)
 
     def _too_long(self) -> RefusedError:
         if not self._is_open():

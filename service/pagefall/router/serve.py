@@ -30,7 +30,7 @@ class LoadedEncoder(Encoder, AbstractContextManager["LoadedEncoder"], Protocol):
 def serve(config: RouterConfig, load_encoder: Callable[[RoutingConfig], LoadedEncoder | None] | None) -> int:
     """Serves until a signal ends it: the first lets requests under way end, for as long as the grace is.
 
-    `load_encoder` is `tokenizer.load_encoder`, which is not imported here since it brings torch along; None: prompts
+    `load_encoder` is given, not imported, since what it needs brings torch along. It takes seconds; None: prompts
     are routed as text.
 
     Raises `ConfigError` or `ModelError`, one line each, before the port is open.

@@ -61,6 +61,7 @@ async def test_a_full_worker_sends_a_request_elsewhere_once_and_is_no_failing_on
         for _ in range(10):
             answer = await running.chat()
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "7")
+        await running.all_ended()
         assert running.breakers() == ["closed"] * 3
     assert sum(len(worker.posts) for worker in workers) == 20
 
@@ -96,6 +97,7 @@ async def test_a_stream_that_breaks_ends_with_an_error_event_and_is_sent_nowhere
     async with fake_workers("a", "b") as [bad, good], running_router(router_config(bad, good)) as running:
         bad.behaviour = behave
         answer = await running.chat(stream=True)
+        await running.all_ended()
         assert running.router.registry.workers[0].num_ended["broken"] == 1
     first, error, end = answer.text.split("\n\n")
     assert first.encode() + b"\n\n" == event("a", 0)
@@ -152,6 +154,7 @@ async def test_failures_in_a_row_open_the_breaker_and_others_get_the_requests() 
         bad.behaviour = status(500)
         for _ in range(20):
             await running.chat()
+        await running.all_ended()
         assert running.breakers() == ["open", "closed"]
         assert running.router.registry.workers[0].state == "healthy"
     assert len(bad.posts) == 3

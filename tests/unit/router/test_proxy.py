@@ -108,6 +108,7 @@ async def test_a_client_that_hangs_up_is_passed_on_to_the_worker(stream: bool) -
         await until(lambda: worker.num_hang_ups == 1)
         await until(lambda: running.router.registry.num_outstanding == 0)
         assert running.router.registry.workers[0].num_ended["client_gone"] == 1
+        await running.all_ended()
         assert running.breakers() == ["closed"]
 
 
@@ -151,6 +152,7 @@ async def test_a_workers_refusal_is_the_clients_answer_and_twenty_of_them_open_n
         answers = [await running.chat() for _ in range(20)]
         assert {answer.status_code for answer in answers} == {400}
         assert answers[0].json()["error"]["message"] == "too long"
+        await running.all_ended()
         assert running.breakers() == ["closed", "closed"]
     assert sum(len(worker.posts) for worker in workers) == 20
 

@@ -1,0 +1,238 @@
+"""What the router answers itself: all workers as one, its own decisions, and who the workers are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.byte_tokenizer import byte_tokenizer
+from tests.fake_worker import Answering, Seen, fake_workers, silent, status
+from tests.router_rig import CHAT, RunningRouter, router_config, running_router, until
+
+from pagefall.actors.encoding import PromptEncoder
+from pagefall.config import HttpConfig
+from pagefall.router.config import RoutingConfig, TellingConfig
+from pagefall.router.request_log import RequestLog
+
+pytestmark = pytest.mark.anyio
+
+STATS = {
+    "num_running": 1,
+    "num_prompt_tokens": 100,
+    "num_tokens_by_source": {"device": 40, "host": 10, "storage": 0, "computed": 50},
+    "tiers": {"device": {"pages": {"total": 8, "free": 3}, "num_bytes": None}, "host": None, "storage": {"used": 5}},
+    "redact_prompts": True,
+}
+
+
+def document(answer: httpx.Response, status: int = 200) -> Any:
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+async def test_models_are_the_union_and_each_can_be_asked_for() -> None:
+    async with fake_workers("a", "b") as [one, other]:
+        other.paths["/v1/models"] = {"data": [{"id": "fake"}, {"id": "org/more"}]}
+        async with running_router(router_config(one, other)) as running:
+            models = document(await running.client.get("/v1/models"))
+            more = document(await running.client.get("/v1/models/org/more"))
+            missing = document(await running.client.get("/v1/models/none"), 404)
+    assert [model["id"] for model in models["data"]] == ["fake", "org/more"]
+    assert more == {"id": "org/more"}
+    assert missing["error"]["code"] == "model_not_found"
+
+
+async def test_stats_are_added_up_and_each_workers_own_is_there_too() -> None:
+    async with fake_workers("a", "b", "c") as workers:
+        for worker in workers[:2]:
+            worker.paths["/cache/stats"] = STATS
+        async with running_router(router_config(*workers)) as running:
+            stats = document(await running.client.get("/cache/stats?since=5"))
+    assert (stats["num_workers"], stats["num_answered"], stats["num_running"]) == (3, 2, 2)
+    assert stats["num_tokens_by_source"]["device"] == 80
+    assert stats["tiers"] == {"device": {"pages": {"total": 16, "free": 6}}, "host": None}
+    assert stats["hit_rate"] == 0.5
+    assert stats["workers"]["w0"] == STATS
+    assert "error" in stats["workers"]["w2"]
+    assert workers[0].seen[-1].target == "/cache/stats?since=5"
+
+
+async def test_flushing_reaches_every_worker_and_says_which_did_not() -> None:
+    async with fake_workers("a", "b") as [one, other]:
+        one.paths["/flush_cache"] = other.paths["/flush_cache"] = {"num_pages": {"device": 3, "host": 1}}
+        async with running_router(router_config(one, other)) as running:
+            flushed = document(await running.client.post("/flush_cache?tiers=device,host"))
+            del other.paths["/flush_cache"]
+            other.behaviour = status(503, "store")
+            half = document(await running.client.post("/flush_cache"), 503)
+    assert flushed["num_pages"] == {"device": 6, "host": 2}
+    assert one.seen[-2].target == "/flush_cache?tiers=device,host"
+    assert half["num_pages"] == {"device": 3, "host": 1}
+    assert "w1" in half["error"]["message"]
+
+
+async def test_an_explanation_comes_from_the_worker_that_served_with_the_reason_for_that_worker() -> None:
+    async with fake_workers("a", "b") as [one, other], running_router(router_config(one, other)) as running:
+        first, second = await running.chat(x_request_id="first"), await running.chat(x_request_id="second")
+        await running.all_ended()
+        for worker in (one, other):
+            worker.paths["/cache/explain/second"] = {"served_by": worker.name}
+        explained = document(await running.client.get("/cache/explain/second"))
+        own = document(await running.client.get("/router/explain/first"))
+        by_answer = document(await running.client.get(f"/router/explain/{second.json()['id']}"))
+        unknown = document(await running.client.get("/router/explain/never"), 404)
+        nowhere = document(await running.client.get("/cache/explain/never"), 404)
+    assert (explained["served_by"], explained["worker"]) == ("b", "w1")
+    assert explained["routing"]["request_id"] == by_answer["request_id"] == "second"
+    [attempt] = own["attempts"]
+    assert (attempt["worker"], attempt["reason"], attempt["outcome"]) == ("w0", "its turn", "ok")
+    assert (own["num_cached_tokens"], own["num_generated_tokens"], own["status"]) == (16, 3, first.status_code)
+    assert unknown["error"]["code"] == "request_not_found"
+    assert nowhere["error"]["message"] == "no such path"
+
+
+async def test_the_workers_lists_of_requests_become_one() -> None:
+    async with fake_workers("a", "b") as [one, other]:
+        one.paths["/cache/requests"] = {"requests": [{"request_id": "x", "time": 1}], "num_remembered": 5}
+        other.paths["/cache/requests"] = {"requests": [{"request_id": "y", "time": 2}], "num_remembered": 6}
+        async with running_router(router_config(one, other)) as running:
+            listed = document(await running.client.get("/cache/requests"))
+    assert [(entry["request_id"], entry["worker"]) for entry in listed["requests"]] == [("y", "w1"), ("x", "w0")]
+    assert listed["num_remembered"] == 11
+
+
+async def test_workers_join_drain_and_leave_while_the_router_runs() -> None:
+    async with fake_workers("a", "b") as [one, other], running_router(router_config(one)) as running:
+        post, delete = running.client.post, running.client.delete
+        added = document(await post("/router/workers", json={"url": other.url, "name": "second"}), 201)
+        await running.wait_for("second", "healthy")
+        assert {(await running.chat()).headers["x-pagefall-worker"] for _ in range(4)} == {"w0", "second"}
+        assert document(await post("/router/workers/w0/drain"))["state"] == "draining"
+        assert {(await running.chat()).headers["x-pagefall-worker"] for _ in range(4)} == {"second"}
+        document(await post("/router/workers", json={"url": one.url}), 201)
+        await running.wait_for("w0", "healthy")
+        assert document(await delete(f"/router/workers/{other.url}"))["state"] == "removed"
+        listed = document(await running.client.get("/router/workers"))
+    assert (added["url"], added["state"], added["origin"]) == (other.url, "joining", "api")
+    assert [(worker["name"], worker["state"]) for worker in listed["workers"]] == [("w0", "healthy")]
+    assert listed["workers"][0]["models"] == ["fake"]
+    assert listed["workers"][0]["num_ended"]["ok"] >= 2
+
+
+async def test_a_worker_removed_now_hands_its_unanswered_requests_on() -> None:
+    async with fake_workers("a", "b") as [one, other], running_router(router_config(one, other)) as running:
+        one.behaviour = silent
+        asking = asyncio.create_task(running.chat())
+        await until(lambda: bool(one.posts))
+        document(await running.client.delete("/router/workers/w0?now=true"))
+        answer = await asking
+    assert answer.headers["x-pagefall-worker"] == "w1"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "code"),
+    [
+        ("POST", "/router/workers", b'{"url": "nonsense"}', 400),
+        ("POST", "/router/workers", b'{"uri": "http://a"}', 400),
+        ("POST", "/router/workers", b'{"url": "http://a:1", "name": "a b"}', 400),
+        ("DELETE", "/router/workers/none", b"", 404),
+        ("DELETE", "/router/workers/w0?now=perhaps", b"", 400),
+        ("PUT", "/router/workers", b"", 405),
+    ],
+)
+async def test_what_cannot_be_done_with_workers_is_said(method: str, path: str, body: bytes, code: int) -> None:
+    async with fake_workers("a") as [worker], running_router(router_config(worker)) as running:
+        error = document(await running.client.request(method, path, content=body), code)["error"]
+    assert error["message"]
+
+
+async def test_clients_need_the_key_and_operators_the_admin_key() -> None:
+    http = HttpConfig(port=0, api_key="client", admin_api_key="admin")
+    async with fake_workers("a") as [worker], running_router(router_config(worker, http=http)) as running:
+
+        async def ask(path: str, key: str | None) -> int:
+            headers = {} if key is None else {"authorization": f"Bearer {key}"}
+            return (await running.client.get(path, headers=headers)).status_code
+
+        for path in ("/router/workers", "/router/workers/w0"):
+            assert [await ask(path, key) for key in (None, "client", "admin")] == [401, 403, 200]
+        assert [await ask("/v1/models", key) for key in (None, "client", "admin")] == [401, 200, 200]
+        assert [await ask(path, None) for path in ("/health", "/health/live", "/metrics")] == [200, 200, 200]
+
+
+async def test_metrics_count_what_happened() -> None:
+    async with fake_workers("a", "b") as [one, other], running_router(router_config(one, other)) as running:
+        one.behaviours.append(status(502))
+        await running.chat()
+        await running.all_ended()
+        text = (await running.client.get("/metrics")).text
+    samples = {
+        (sample.name, *(sample.labels[name] for name in sorted(sample.labels, reverse=True))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert samples["pagefall_router_requests_total", "w0", "server_error"] == 1
+    assert samples["pagefall_router_requests_total", "w1", "ok"] == 1
+    assert samples["pagefall_router_retries_total", "server_error"] == 1
+    assert samples["pagefall_router_worker_state", "w0", "healthy"] == 1
+    assert samples["pagefall_router_breaker_state", "w0", "open"] == 0
+    assert samples["pagefall_router_decisions_total", "no_prefix"] == 2
+    assert samples["pagefall_router_cached_tokens_total",] == 16
+    assert samples["pagefall_router_routing_seconds_count",] == 1
+    assert samples["pagefall_router_running_requests",] == 0
+
+
+async def test_the_log_of_requests_has_a_line_of_json_for_each(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    log = RequestLog(str(path))
+    async with fake_workers("a") as [worker], running_router(router_config(worker), observers=[log]) as running:
+        await running.chat(x_request_id="one")
+        await running.client.post("/v1/embeddings", content=b"{}", headers={"x-request-id": "two"})
+    log.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["request_id"], line["path"], line["status"]) for line in lines] == [
+        ("one", CHAT, 200),
+        ("two", "/v1/embeddings", 200),
+    ]
+
+
+async def test_only_the_last_decisions_are_remembered() -> None:
+    telling = TellingConfig(explain_max_requests=3)
+    async with fake_workers("a") as [worker], running_router(router_config(worker, telling=telling)) as running:
+        for index in range(9):
+            await running.chat(x_request_id=f"id-{index}")
+        decisions = running.router.decisions
+        assert [decision.request_id for decision in decisions] == ["id-8", "id-7", "id-6"]
+        assert decisions.get("id-0") is None
+
+
+async def test_a_conversation_goes_where_its_beginning_went() -> None:
+    routing = RoutingConfig(policy="cache_aware")
+    with PromptEncoder(byte_tokenizer(), max_waiting=10) as encoder:
+        async with (
+            fake_workers("a", "b", "c") as workers,
+            running_router(router_config(*workers, routing=routing), encoder) as running,
+        ):
+            for worker in workers:
+                worker.behaviour = _hold_back
+            names = [
+                [(await _complete(running, f"{topic * 400} {turn}")).headers["x-pagefall-worker"] for turn in range(3)]
+                for topic in "xyz"
+            ]
+            explained = [decision.is_tokenised for decision in running.router.decisions]
+    assert [len(set(turns)) for turns in names] == [1, 1, 1]
+    assert len({turns[0] for turns in names}) == 3
+    assert all(explained)
+
+
+async def _complete(running: RunningRouter, prompt: str) -> httpx.Response:
+    return await running.client.post("/v1/completions", json={"model": "fake", "prompt": prompt})
+
+
+async def _hold_back(seen: Seen, answering: Answering) -> None:
+    await answering.whole(200, b"{}")
