@@ -14,6 +14,7 @@ from pagefall.bench.load.receiver import AnswerReceiver, error_text
 from pagefall.bench.load.samples import Answer, Fault, RequestFailedError
 from pagefall.bench.load.texts import Texts, words
 from pagefall.bench.load.turns import Turn
+from pagefall.bench.prompts import WORDS
 from pagefall.errors import PagefallError
 
 Endpoint = Literal["completions", "chat"]
@@ -23,7 +24,7 @@ _OPTIONAL_FIELDS: Final[tuple[tuple[str, Any], ...]] = (
     ("stream_options", {"include_usage": True}),
     ("ignore_eos", True),
 )
-_CALIBRATION_WORDS: Final = (64, 320)
+_CALIBRATION_WORDS: Final = 64
 _LEAST_TOKENS_PER_WORD: Final = 0.1
 _HEADERS: Final = {"content-type": "application/json"}
 _MESSAGE_CHARS: Final = 300
@@ -106,7 +107,7 @@ async def connect(
 ) -> LoadClient:
     """A client for `model`, else the first that the server lists, which has answered and knows how long a word is.
 
-    Fields that the server refuses are left out. `salt` makes the words of these first requests.
+    Fields that the server refuses are left out. `salt` makes the words of the first request.
     Raises `PagefallError` that says what is wrong: no server, no such model, no or a wrong key, no such endpoint.
     """
     model = await _model(http, model)
@@ -120,7 +121,7 @@ async def connect(
                 raise PagefallError(f"{_url(http)}: {_advice(error.fault, endpoint)}") from error
             refusal = error  # any other status, 500 too, is some server's "unknown field"
             continue
-        await _calibrate(client, salt)
+        await _calibrate(client)
         return client
     assert refusal is not None
     raise PagefallError(f"{_url(http)}: {refusal.fault.message}") from refusal
@@ -148,13 +149,15 @@ async def _model(http: httpx.AsyncClient, wanted: str | None) -> str:
     return wanted
 
 
-async def _calibrate(client: LoadClient, salt: int) -> None:
-    """How many tokens a word is, and what a chat's template adds to a prompt: by the usage of two prompts, else by
-    `/tokenize`; where a server has neither, a word counts as one token.
+async def _calibrate(client: LoadClient) -> None:
+    """How many tokens a word is, and what a chat's template adds to a prompt: by the usage of two prompts, of which the
+    second has every word once more, else by `/tokenize`; where a server has neither, a word counts as one token.
+
+    The prompts are always the same, and so are the lengths of what a seed makes for a tokenizer.
     """
+    few = words(0, "calibration", _CALIBRATION_WORDS)
     counts: list[int] = []
-    for num_words in _CALIBRATION_WORDS:
-        text = words(salt, f"calibration {num_words}", num_words)
+    for text in (few, " ".join([few, *WORDS])):
         try:
             answer = await client.stream(client.text_body(text, 1))
         except RequestFailedError as error:
@@ -165,10 +168,10 @@ async def _calibrate(client: LoadClient, salt: int) -> None:
         if count is None:
             return
         counts.append(count)
-    (few_words, many_words), (few, many) = _CALIBRATION_WORDS, counts
-    client.tokens_per_word = max(_LEAST_TOKENS_PER_WORD, (many - few) / (many_words - few_words))
+    num_few, num_many = counts
+    client.tokens_per_word = max(_LEAST_TOKENS_PER_WORD, (num_many - num_few) / len(WORDS))
     if client.endpoint == "chat":
-        client.num_template_tokens = max(0, round(few - client.tokens_per_word * few_words))
+        client.num_template_tokens = max(0, round(num_few - client.tokens_per_word * _CALIBRATION_WORDS))
 
 
 async def _tokenized(client: LoadClient, text: str) -> int | None:

@@ -10,6 +10,7 @@ import pytest
 
 from pagefall.bench.load.client import Endpoint, LoadClient, connect
 from pagefall.bench.load.samples import RequestFailedError
+from pagefall.bench.prompts import WORDS
 from pagefall.errors import PagefallError
 
 from .virtual_time import run_virtually
@@ -120,6 +121,22 @@ def test_a_chats_template_is_told_from_the_words() -> None:
     assert (client.tokens_per_word, client.num_template_tokens) == (2.0, 7)
     assert set(server.paths) == {"/v1/chat/completions"}
     assert server.bodies[-1]["messages"][0]["role"] == "user"
+
+
+def test_every_word_counts_once_and_what_is_found_is_the_same_every_time() -> None:
+    servers = [ScriptedServer() for _ in range(2)]
+    for salt, server in enumerate(servers):
+
+        async def run(salt: int = salt, server: ScriptedServer = server) -> None:
+            async with httpx.AsyncClient(transport=httpx.MockTransport(server), base_url="http://there") as http:
+                await connect(http, model=None, endpoint="completions", salt=salt)
+
+        run_virtually(run)
+    probes, *calibrations = zip(*([body["prompt"] for body in server.bodies] for server in servers), strict=True)
+    assert probes[0] != probes[1]
+    assert all(first == second for first, second in calibrations)
+    (few, _), (many, _) = calibrations
+    assert sorted(many.removeprefix(few).split()) == sorted(WORDS)
 
 
 def test_fields_that_are_refused_are_left_out() -> None:
