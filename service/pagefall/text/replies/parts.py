@@ -28,7 +28,9 @@ class ToolCallStart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCallArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """More of the JSON text of that call's arguments; joined, it is an object."""
+    """More of the JSON text of that call's arguments. Joined, it is an object, or the beginning of one where the answer
+    ended within it or the model wrote no JSON: what was told cannot be taken back.
+    """
 
     index: int
     text: str
@@ -44,4 +46,4 @@ class ReplyParser(Protocol):
         """The parts that `text` completes. What may still become a marker is held back."""
 
     def finish(self) -> list[ReplyPart]:
-        """The answer has ended: what was held back. A call that was not completed comes out as content."""
+        """The answer has ended: what was held back. A call whose arguments have not begun comes out as content."""
