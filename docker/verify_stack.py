@@ -28,8 +28,8 @@ sys.stdout.buffer.write(urllib.request.urlopen(request, timeout=180).read())
 
 
 def prompt(text: str) -> dict[str, Any]:
-    """A request whose prompt, of some 600 tokens, begins with `text`."""
-    facts = " ".join(f"Fact {number}: river {number * 7} is {number * 13} km long." for number in range(36))
+    """A request whose prompt, of some 400 tokens: the store is asked for 256 and more, begins with `text`."""
+    facts = " ".join(f"Fact {number}: river {number * 7} is {number * 13} km long." for number in range(24))
     return {"model": MODEL, "prompt": f"{text}. {facts}", "max_tokens": 8, "temperature": 0}
 
 
