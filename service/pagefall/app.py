@@ -26,6 +26,7 @@ import torch
 
 from pagefall.actors.base import ActorCrash
 from pagefall.actors.cache_controller import CacheController
+from pagefall.actors.compiling import ConstraintCompiler
 from pagefall.actors.encoding import PromptEncoder
 from pagefall.actors.kv_log import KvEventLog
 from pagefall.actors.mailbox import Mailbox
@@ -52,6 +53,9 @@ from pagefall.model.prepare import prepare
 from pagefall.model.spec import ModelSpec
 from pagefall.namespaces import namespace_of
 from pagefall.scheduling.state import SchedulerState
+from pagefall.text.grammars import Grammars
+from pagefall.text.matchers import VocabularyFacts
+from pagefall.text.replies.formats import reply_format
 from pagefall.text.requests import ModelCard
 from pagefall.text.tokenizer import Tokenizer, load_tokenizer
 from pagefall.tiers.assembly import LowerTiers, host_tier, lower_tiers, open_store
@@ -112,6 +116,7 @@ async def running_engine(
     cache: CacheConfig,
     scheduler: SchedulerConfig,
     tiers: LowerTiers | None = None,
+    grammars: Grammars | None = None,
     insight: InsightConfig = InsightConfig(),  # noqa: B008 - frozen
     observers: Sequence[TrafficObserver] = (),
     grace_seconds: float = _WRITING_GRACE_SECONDS,
@@ -121,6 +126,7 @@ async def running_engine(
     `tiers` what waits to be written, for `grace_seconds` at most.
 
     The model was loaded in `thread`, which outlives the engine. The store in `tiers` is closed with the engine.
+    `grammars` are the ones that the model was given; without them constrained requests are refused.
 
     Raises `ExceptionGroup` with an `ActorCrash` in it when an actor has failed; the body is cancelled then.
     """
@@ -154,7 +160,7 @@ async def running_engine(
             clients=tiers.clients,
         )
     kv_log = KvEventLog(namespace=state.namespace, page_size=cache.page_size)
-    with PromptEncoder(tokenizer, max_waiting=max_outstanding) as encoder:
+    with PromptEncoder(tokenizer, max_waiting=max_outstanding) as encoder, ConstraintCompiler(grammars) as compiler:
         runner = ModelRunner(model, thread)
         decider = Scheduler(
             to_scheduler,
@@ -170,6 +176,7 @@ async def running_engine(
             to_scheduler.address,
             tokenizer,
             encoder,
+            compiler,
             model=card,
             eos_token_ids=eos_token_ids,
             max_outstanding=max_outstanding,
@@ -234,6 +241,12 @@ async def _serve(
         vocab_size=info.spec.vocab_size,
         created=int(time.time()),
         root=config.model.model_path,
+        replies=reply_format(
+            config.model.tool_call_parser,
+            config.model.reasoning_parser,
+            chat_template=tokenizer.chat_template,
+            special_token_id=tokenizer.special_token_id,
+        ),
     )
     series = TrafficSeries(window_seconds=config.insight.metrics_window)
     counted = None if config.insight.disable_metrics else TrafficMetrics(config.insight)
@@ -247,6 +260,7 @@ async def _serve(
         cache=config.cache,
         scheduler=config.scheduler,
         tiers=tiers,
+        grammars=loaded.grammars,
         insight=config.insight,
         observers=(series, *(() if counted is None else counted.observers), *logs),
     ) as engine:
@@ -278,10 +292,11 @@ async def _serve(
 
 
 class _Loaded(NamedTuple):
-    """`host` and `namespace` are None where there are no lower tiers."""
+    """`host` and `namespace` are None where there are no lower tiers, `grammars` where no token ends an answer."""
 
     model: PagedModel
     tokenizer: Tokenizer
+    grammars: Grammars | None
     host: tuple[HostMemory, PageCopier] | None
     namespace: Namespace | None
 
@@ -295,13 +310,28 @@ def _load(config: ServeConfig, spec: ModelSpec) -> _Loaded:
         chat_template=config.model.chat_template,
         **location.keywords(),
     )
-    model = load(spec, config.cache, config.scheduler, config.tiers, compile=config.model.compile)
+    grammars = grammars_for(tokenizer, spec)
+    model = load(spec, config.cache, config.scheduler, config.tiers, compile=config.model.compile, grammars=grammars)
     for note in start_notes(config.tiers, spec.device.type):
         _log.info("%s", note)
     if not config.tiers.enable_hierarchical_cache:
-        return _Loaded(model, tokenizer, None, None)
+        return _Loaded(model, tokenizer, grammars, None, None)
     # Without a store too: one may be attached later, and what is cached then has its names already.
-    return _Loaded(model, tokenizer, host_tier(model, config.tiers), namespace_of(spec, config.cache))
+    return _Loaded(model, tokenizer, grammars, host_tier(model, config.tiers), namespace_of(spec, config.cache))
+
+
+def grammars_for(tokenizer: Tokenizer, spec: ModelSpec) -> Grammars | None:
+    """What holds this model's answers to a form; None if no token of it ends an answer."""
+    eos_token_ids = spec.eos_token_ids | tokenizer.eos_token_ids
+    if not eos_token_ids:
+        return None
+    return Grammars(
+        VocabularyFacts(
+            tokenizer_json=tokenizer.to_json(),
+            vocab_size=max(spec.vocab_size, tokenizer.vocab_size),
+            eos_token_ids=tuple(sorted(eos_token_ids)),
+        )
+    )
 
 
 def _start_report(info: ModelInfo, tiers: LowerTiers | None, url: str) -> str:

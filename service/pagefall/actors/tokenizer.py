@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeVar, assert_never
 
 from pagefall.actors.answer import Answer
 from pagefall.actors.base import Actor
+from pagefall.actors.compiling import ConstraintCompiler
 from pagefall.actors.encoding import PromptEncoder
 from pagefall.actors.generation import TextGeneration
 from pagefall.actors.kv_log import KvEventLog
@@ -39,6 +40,7 @@ from pagefall.messages import (
     Rejected,
     RequestId,
     RequestOutput,
+    SamplingParams,
     SchedulerStats,
     SnapshotKeys,
     StepOutput,
@@ -86,6 +88,7 @@ class TokenizerActor(Actor[FromScheduler]):
         scheduler: Address[ToScheduler],
         tokenizer: Tokenizer,
         encoder: PromptEncoder,
+        compiler: ConstraintCompiler,
         *,
         model: ModelCard,
         eos_token_ids: frozenset[int],
@@ -100,6 +103,7 @@ class TokenizerActor(Actor[FromScheduler]):
         self._scheduler = scheduler
         self._tokenizer = tokenizer
         self._encoder = encoder
+        self._compiler = compiler
         self._model = model
         self._eos_token_ids = eos_token_ids
         self._max_outstanding = max_outstanding
@@ -145,12 +149,13 @@ class TokenizerActor(Actor[FromScheduler]):
         self._num_encoding += 1
         try:
             token_ids = await self._encoder.encode(request.prompt)
+            sampling = await self._compiler.constrain(request.sampling, request.constraint)
         except RequestError:
             self._traffic.refuse("bad_prompt")
             raise
         finally:
             self._num_encoding -= 1
-        outstanding = self._submit(request, token_ids, began_at=began_at)
+        outstanding = self._submit(request, token_ids, sampling, began_at=began_at)
         try:
             await outstanding.accepted
         except asyncio.CancelledError:
@@ -271,7 +276,9 @@ class TokenizerActor(Actor[FromScheduler]):
         if changed.error is not None:
             raise storage_refusal(changed)
 
-    def _submit(self, request: GenerateRequest, token_ids: TokenIds, *, began_at: float) -> _Outstanding:
+    def _submit(
+        self, request: GenerateRequest, token_ids: TokenIds, sampling: SamplingParams, *, began_at: float
+    ) -> _Outstanding:
         """Sends the request on. Raises `RequestError` if it is too long, or if the door was closed meanwhile."""
         try:
             max_tokens = resolve_max_tokens(
@@ -287,13 +294,13 @@ class TokenizerActor(Actor[FromScheduler]):
         submit = Submit(
             request_id=request.request_id,
             token_ids=token_ids,
-            sampling=request.sampling,
+            sampling=sampling,
             stop=StopParams(max_tokens=max_tokens, stop_token_ids=stop_token_ids),
             cache_salt=request.cache_salt,
             priority=request.priority,
         )
         self._refuse_if_leaving()
-        answer = Answer(self._tokenizer, token_ids, request.stop)
+        answer = Answer(self._tokenizer, token_ids, request.stop, request.kept_special_token_ids)
         outstanding = _Outstanding(
             submit, TextGeneration(answer, partial(self._abort, request.request_id, "client_gone"))
         )

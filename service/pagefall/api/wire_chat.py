@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from pagefall.api.no_ops import NoOps, refuse_unsupported
+from pagefall.api.structured_output import answer_constraint
 from pagefall.api.wire_sampling import (
     SAMPLING_NO_OPS,
     NumTokens,
@@ -62,7 +63,6 @@ class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=
     tool_choice: Any = None
     functions: Any = None
     function_call: Any = None
-    response_format: Any = None
     modalities: Any = None
     audio: Any = None
     prediction: Any = None
@@ -77,7 +77,6 @@ _NO_OPS: Final[NoOps] = {
     "tool_choice": ("none",),
     "functions": ([],),
     "function_call": ("none",),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
@@ -176,6 +175,7 @@ def chat_request(body: ChatCompletionRequest, card: ModelCard, request_id: Reque
         ignore_eos=bool(body.ignore_eos),
         cache_salt=body.cache_salt or "",
         priority=body.priority or 0,
+        constraint=answer_constraint(body),
     )
 
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from pagefall.api.no_ops import NoOps, refuse_unsupported
+from pagefall.api.structured_output import answer_constraint
 from pagefall.api.wire_sampling import (
     SAMPLING_NO_OPS,
     NumTopLogprobs,
@@ -79,6 +80,7 @@ def completion_requests(body: CompletionRequest, card: ModelCard, answer_id: str
     prompts = _prompts(body.prompt, card)
     sampling = sampling_params(body, card, num_top_logprobs=body.logprobs)
     token_ids = stop_token_ids(body, card)
+    constraint = answer_constraint(body)
     return tuple(
         GenerateRequest(
             request_id=RequestId(answer_id) if len(prompts) == 1 else prompt_request_id(answer_id, index),
@@ -90,6 +92,7 @@ def completion_requests(body: CompletionRequest, card: ModelCard, answer_id: str
             ignore_eos=bool(body.ignore_eos),
             cache_salt=body.cache_salt or "",
             priority=body.priority or 0,
+            constraint=constraint,
         )
         for index, prompt in enumerate(prompts)
     )

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from pagefall.api.no_ops import NoOps
+from pagefall.api.structured_output import ConstraintFields
 from pagefall.errors import RequestError
 from pagefall.messages import SamplingParams
 from pagefall.text.requests import ModelCard
@@ -28,7 +29,7 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
 
 
-class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class SamplingFields(ConstraintFields, kw_only=True, forbid_unknown_fields=True):
     """OpenAI's sampling fields and SGLang's additions. Null is the default everywhere."""
 
     model: str | None = None
@@ -64,9 +65,6 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_stop_str_in_output: Any = None
     no_stop_trim: Any = None
     lora_path: Any = None
-    regex: Any = None
-    json_schema: Any = None
-    ebnf: Any = None
 
 
 SAMPLING_NO_OPS: Final[NoOps] = {
@@ -76,9 +74,6 @@ SAMPLING_NO_OPS: Final[NoOps] = {
     "include_stop_str_in_output": (False,),
     "no_stop_trim": (False,),
     "lora_path": (),
-    "regex": (),
-    "json_schema": (),
-    "ebnf": (),
 }
 
 _SMALLEST_TOP_P: Final = 1e-6

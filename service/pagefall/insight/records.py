@@ -9,7 +9,8 @@ from pagefall.messages import FinishReason, PrefixReport, RequestId, TokenIds, T
 from pagefall.text.requests import ChatPrompt, TextPrompt
 
 RefusalReason = Literal["queue_full", "never_fits", "too_long", "bad_prompt", "shutting_down"]
-"""`too_long`: prompt and answer pass the context. `bad_prompt`: the chat template refused it, or it is empty."""
+"""`too_long`: prompt and answer pass the context. `bad_prompt`: the chat template refused it, it is empty, or
+its constraint cannot be compiled."""
 
 AbortReason = Literal["client_gone", "shutdown"]
 

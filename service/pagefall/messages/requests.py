@@ -119,12 +119,14 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """`sampled[i]` belongs to `plan.sequences[i]`; None where nothing was to be sampled."""
+    """`sampled[i]` belongs to `plan.sequences[i]`; None where nothing was to be sampled, and for those that `failed`."""
 
     step: int
     sampled: tuple[TokenLogprob | None, ...]
     forward_seconds: float
     sample_seconds: float
+    failed: frozenset[RequestId] = frozenset()
+    """Requests of this step whose answer cannot go on: they end with "abort"."""
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):

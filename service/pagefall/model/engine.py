@@ -8,8 +8,9 @@ import msgspec
 import torch
 
 from pagefall.config import CacheConfig, CompileMode, SchedulerConfig, TierConfig
-from pagefall.messages import StepPlan, StepResult
+from pagefall.messages import RequestId, StepPlan, StepResult
 from pagefall.model.attention import PagedAttention
+from pagefall.model.constrained import Constraints, MatcherSource
 from pagefall.model.forward import Forward, choose_forward
 from pagefall.model.kv_pool import KVPool
 from pagefall.model.loader import load_weights
@@ -36,12 +37,21 @@ class PagedModel:
     Others may copy pages of `kv_pool` that no step writes meanwhile.
     """
 
-    def __init__(self, info: ModelInfo, forward: Forward, kv_pool: KVPool, scripted: Scripted) -> None:
+    def __init__(
+        self,
+        info: ModelInfo,
+        forward: Forward,
+        kv_pool: KVPool,
+        scripted: Scripted,
+        grammars: MatcherSource | None = None,
+    ) -> None:
+        """Without `grammars`, a request that has one ends with "abort"."""
         self.info = info
         self.kv_pool = kv_pool
         self._forward = forward
         self._scripted = scripted
         self._sampler = Sampler(info.spec.vocab_size, info.spec.device)
+        self._constraints = Constraints(grammars, info.spec.vocab_size, info.spec.device)
 
     def step(self, plan: StepPlan) -> StepResult:
         """Compute every sequence's new positions, write their keys and values, sample where a sequence asks for it.
@@ -49,19 +59,28 @@ class PagedModel:
         Raises whatever torch raises: a failed step leaves the pool's written slots undefined, and is fatal.
         """
         self._sampler.forget(plan.ended)
+        self._constraints.forget(plan.ended)
         if not plan.sequences:
             return StepResult(step=plan.step, sampled=(), forward_seconds=0.0, sample_seconds=0.0)
         started = time.perf_counter()
         # Scripts run as they are: torch's optimizer of scripts stops for half a second now and then, and gains nothing.
         with torch.inference_mode(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
             layout = StepLayout(plan.sequences, page_size=self.info.page_size, device=self.info.spec.device)
-            logits = self._forward(layout, PagedAttention(layout, self.kv_pool, self._scripted))[: layout.num_logits]
-            computed = time.perf_counter()
             sampling = [sequence for sequence in plan.sequences if sequence.sampling is not None]
-            chosen = iter(self._sampler.sample(logits, sampling) if sampling else ())
+            masks = self._constraints.masks(sampling)
+            attention = PagedAttention(layout, self.kv_pool, self._scripted)
+            logits = self._forward(layout, attention, masks)[: layout.num_logits]
+            computed = time.perf_counter()
+            chosen = iter(self._sampler.sample(logits, sampling, masks) if sampling else ())
+            sampled = [None if sequence.sampling is None else next(chosen) for sequence in plan.sequences]
+        failed = frozenset[RequestId]() if masks is None else frozenset(masks.failed)
         return StepResult(
             step=plan.step,
-            sampled=tuple(None if sequence.sampling is None else next(chosen) for sequence in plan.sequences),
+            sampled=tuple(
+                None if sequence.request_id in failed else token
+                for sequence, token in zip(plan.sequences, sampled, strict=True)
+            ),
+            failed=failed,
             forward_seconds=computed - started,
             sample_seconds=time.perf_counter() - computed,
         )
@@ -72,9 +91,15 @@ _PLAIN_WEIGHTS_DIVISOR = 8
 
 
 def load(
-    spec: ModelSpec, cache: CacheConfig, scheduler: SchedulerConfig, tiers: TierConfig, *, compile: CompileMode
+    spec: ModelSpec,
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+    tiers: TierConfig,
+    *,
+    compile: CompileMode,
+    grammars: MatcherSource | None = None,
 ) -> PagedModel:
-    """Load the weights, choose a forward, allocate the pool.
+    """Load the weights, choose a forward, allocate the pool. `grammars`: where constrained requests get theirs.
 
     Raises `ModelError` or `ConfigError`, each one line, before the heavy part wherever it can be known before.
     """
@@ -100,4 +125,4 @@ def load(
         context_length=pool.context_length,
         kv_bytes_per_token=spec.kv_bytes_per_token(itemsize),
     )
-    return PagedModel(info, forward, kv_pool, scripted)
+    return PagedModel(info, forward, kv_pool, scripted, grammars)

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from pagefall.messages import RequestId, SamplingParams, SequenceStep
 from pagefall.model.attention import PagedAttention
+from pagefall.model.constrained import StepMasks
 from pagefall.model.fused import FusedForward
 from pagefall.model.hf_model import HFForward
 from pagefall.model.kv_pool import KVPool, LayerShape
@@ -27,9 +28,14 @@ _LEAST_SIMILARITY = {torch.float32: 1 - 1e-5, torch.bfloat16: 1 - 1e-2}
 
 
 class Forward(Protocol):
-    """One forward over a step: logits of `layout.logit_rows`, the padding ones at the end or left out."""
+    """One forward over a step: logits of `layout.logit_rows`, the padding ones at the end or left out.
 
-    def __call__(self, layout: StepLayout, attention: PagedAttention) -> torch.Tensor: ...
+    `masks` say which tokens matter; the logits of all of them are returned all the same.
+    """
+
+    def __call__(
+        self, layout: StepLayout, attention: PagedAttention, masks: StepMasks | None = None
+    ) -> torch.Tensor: ...
 
 
 def choose_forward(

@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 
 from pagefall.model.attention import PagedAttention
 from pagefall.model.attention_options import AttentionOptions
+from pagefall.model.constrained import StepMasks
 from pagefall.model.fused_layers import DecodeLayers, DecodeSettings, rms_norm
 from pagefall.model.scripting import Scripted
 from pagefall.model.step_layout import StepLayout
@@ -146,17 +147,17 @@ class FusedForward:
             and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         )
 
-    def __call__(self, layout: StepLayout, attention: PagedAttention) -> torch.Tensor:
+    def __call__(self, layout: StepLayout, attention: PagedAttention, masks: StepMasks | None = None) -> torch.Tensor:
         """Logits of `layout.logit_rows`, `[len(logit_rows), vocab_size]`; of a token alone, `[1, vocab_size]`."""
         if self._packed_layers is not None and all(sequence.is_decode for sequence in layout.sequences):
             if self._plain_layers is not None and layout.num_rows == 1:
                 with _without_onednn():  # else one row goes through it, packing the weights anew
                     hidden = self._decode(self._plain_layers, layout, attention, num_rows=1)
                     logits = torch.nn.functional.linear(hidden, self._head_weight)
-                    return self._sharpened(logits, hidden)
+                    return self._sharpened(logits, hidden, masks)
             hidden = self._decode(self._packed_layers, layout, attention, num_rows=len(layout.token_ids))
             hidden = hidden[layout.logit_rows]
-            return self._sharpened(self._head(hidden), hidden)
+            return self._sharpened(self._head(hidden), hidden, masks)
         hidden, cosine, sine = self._embed(layout.token_ids, layout.position_ids)
         num_rows = hidden.shape[0]
         num_heads, num_kv_heads, head_dim = self._num_heads, self._num_kv_heads, self._head_dim
@@ -182,7 +183,7 @@ class FusedForward:
             gated = layer.up.times(normed, layer.gate(normed, "swish"))
             hidden = layer.down.plus(gated, hidden)
         hidden = self._final_norm(hidden)
-        return self._sharpened(self._head(hidden), hidden)
+        return self._sharpened(self._head(hidden), hidden, masks)
 
     def _embed(
         self, token_ids: torch.Tensor, position_ids: torch.Tensor
@@ -213,16 +214,20 @@ class FusedForward:
         )
         return self._final_norm(hidden)
 
-    def _sharpened(self, logits: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    def _sharpened(self, logits: torch.Tensor, hidden: torch.Tensor, masks: StepMasks | None) -> torch.Tensor:
         """The logits in float32, those of the likeliest tokens computed anew in it from the normed `hidden` rows.
 
         At 25, bfloat16 numbers are an eighth apart, and the likeliest tokens often closer than that: rounded logits are
-        ties, which the lowest token id wins.
+        ties, which the lowest token id wins. With `masks`, that goes for the likeliest of those allowed, too.
         """
         logits = logits.float()
         if hidden.dtype == torch.float32:
             return logits
         likeliest = top(logits, _NUM_SHARPENED)[1]
+        if masks is not None:
+            of_allowed = likeliest.clone()
+            of_allowed[masks.rows] = top(masks.of(logits), _NUM_SHARPENED)[1]
+            likeliest = torch.cat((likeliest, of_allowed), dim=-1)
         exact = (self._head_weight[likeliest].float() * hidden.float()[:, None]).sum(dim=-1)
         if self._head.bias is not None:
             exact += self._head.bias[likeliest]

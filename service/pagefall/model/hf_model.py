@@ -16,6 +16,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from pagefall.model.attention import PagedAttention
 from pagefall.model.attention_options import AttentionOptions
+from pagefall.model.constrained import StepMasks
 from pagefall.model.step_layout import StepLayout
 
 ATTENTION_NAME = "pagefall"
@@ -72,7 +73,7 @@ class HFForward:
         self._model = model
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
 
-    def __call__(self, layout: StepLayout, attention: PagedAttention) -> torch.Tensor:
+    def __call__(self, layout: StepLayout, attention: PagedAttention, masks: StepMasks | None = None) -> torch.Tensor:
         """Logits of `layout.logit_rows`, `[len(logit_rows), vocab_size]`."""
         keywords: dict[str, Any] = {"logits_to_keep": layout.logit_rows} if self._keeps_logits else {}
         output = self._model(

@@ -3,8 +3,9 @@
 The law of this file: a row's token depends on its own logits, settings, seed and position in the answer, never on the
 rows beside it, on how its prompt was cut into chunks or on whether it was preempted.
 
-Order of a row's steps: repetition, frequency and presence penalty, `logit_bias` (`penalties.py`); then the largest
-for greedy rows, else temperature, top-k, top-p, min-p and one draw (`truncation.py`).
+Order of a row's steps: repetition, frequency and presence penalty, `logit_bias` (`penalties.py`); what its grammar
+does not allow becomes impossible (`constrained.py`); then the largest for greedy rows, else temperature, top-k, top-p,
+min-p and one draw (`truncation.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 
 from pagefall.messages import RequestId, SamplingParams, SequenceStep, TokenLogprob
+from pagefall.model.constrained import StepMasks
 from pagefall.model.penalties import TokenHistory, add_bias, needs_history, penalise
 from pagefall.model.top_logits import argmax, top
 from pagefall.model.truncation import draw_truncated, draw_whole
@@ -43,17 +45,20 @@ class Sampler:
         self._histories: dict[RequestId, TokenHistory] = {}
         self._has_warned = False
 
-    def sample(self, logits: torch.Tensor, sequences: Sequence[SequenceStep]) -> tuple[TokenLogprob, ...]:
+    def sample(
+        self, logits: torch.Tensor, sequences: Sequence[SequenceStep], masks: StepMasks | None = None
+    ) -> tuple[TokenLogprob, ...]:
         """One token per row. `logits` `[num_sequences, vocab_size]`, any float dtype, not changed.
 
-        Every `sequences[i].sampling` is set. Logprobs are the model's own, in fp32, before penalties and temperature;
+        Every `sequences[i].sampling` is set. `masks`: of the rows that have a grammar. Logprobs are the model's own, in
+        fp32, before penalties, grammar and temperature;
         `logprob` is 0 where the request did not ask for any. NaN counts as impossible (-inf) and is logged once.
         """
         if not sequences:
             return ()
         params = [_params(sequence) for sequence in sequences]
         logits = self._finite(logits)
-        adjusted = self._adjusted(logits, params, sequences)
+        adjusted = self._adjusted(logits, params, sequences, masks)
         token_ids = self._choose(adjusted, params, sequences)
         chosen: list[int] = token_ids.tolist()
         logprobs = _logprobs(logits, token_ids, params)
@@ -78,18 +83,22 @@ class Sampler:
         return torch.where(is_empty, 0.0, logits)
 
     def _adjusted(
-        self, logits: torch.Tensor, params: Sequence[SamplingParams], sequences: Sequence[SequenceStep]
+        self,
+        logits: torch.Tensor,
+        params: Sequence[SamplingParams],
+        sequences: Sequence[SequenceStep],
+        masks: StepMasks | None,
     ) -> torch.Tensor:
-        """With penalties and bias; `logits` itself where no row has any."""
+        """With penalties, bias and grammars; `logits` itself where no row has any."""
         penalised = [row for row, settings in enumerate(params) if needs_history(settings)]
         if not penalised and not any(settings.logit_bias for settings in params):
-            return logits
+            return logits if masks is None else masks.apply(logits)
         adjusted = logits.clone()
         if penalised:
             histories = [self._history(sequences[row]) for row in penalised]
             penalise(adjusted, penalised, [params[row] for row in penalised], histories)
         add_bias(adjusted, params)
-        return adjusted
+        return adjusted if masks is None else masks.apply(adjusted)
 
     def _history(self, sequence: SequenceStep) -> TokenHistory:
         history = self._histories.get(sequence.request_id)

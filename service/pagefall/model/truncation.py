@@ -70,7 +70,8 @@ def _draw_sorted(
     in_top_k = torch.where(by_top_k, weights, 0.0).sum(dim=-1)
     mass = torch.where(top_k == 0, total, in_top_k)
     by_top_p = (top_p[:, None] >= 1) | (cumulated - weights < (top_p * mass)[:, None])
-    kept = by_top_k & by_top_p & (weights >= min_p[:, None])
+    # What has no weight is never drawn, and would only make a head look longer than it is.
+    kept = by_top_k & by_top_p & (weights >= min_p[:, None]) & (weights > 0)
     kept[:, 0] = True
     last = kept.sum(dim=-1, keepdim=True) - 1
     # A head that ends on the last value may have equals outside, and a longer top-k more mass than is seen here.

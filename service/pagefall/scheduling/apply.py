@@ -22,6 +22,8 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult, *, n
         _commit_chunk(state, sequence, now)
         if sampled is not None:
             outputs.append(_take_token(state, sequence, sampled, now))
+        elif sequence.request_id in result.failed:
+            outputs.append(_give_up(state, sequence, now))
     return StepOutput(outputs=tuple(outputs))
 
 
@@ -57,6 +59,14 @@ def _take_token(state: SchedulerState, sequence: SequenceStep, sampled: TokenLog
 def _keep_pinned(state: SchedulerState, request: Request, now: float) -> None:
     for num_tokens, seconds in request.submit.pins:
         state.pins.add(request.root, request.submit.token_ids[:num_tokens], seconds=seconds, now=now)
+
+
+def _give_up(state: SchedulerState, sequence: SequenceStep, now: float) -> RequestOutput:
+    """The runner cannot go on with it. What was computed is right, and cached."""
+    running = state.running[sequence.request_id]
+    prefix = None if running.request.is_settled else settling.settle(state, running.request, now=now)
+    transitions.end(state, running, keep_computed=True, now=now)
+    return running.request.output(finish_reason="abort", prefix=prefix)
 
 
 def _finish_reason(request: Request, token_id: int) -> FinishReason | None:

@@ -19,7 +19,10 @@ from transformers import AutoTokenizer
 from pagefall.errors import ModelError, RequestError
 from pagefall.messages import TokenIds
 from pagefall.text.byte_level import byte_level_bytes, is_byte_level
-from pagefall.text.requests import ChatMessage
+from pagefall.text.requests import ChatMessage, Tool
+from pagefall.text.template_messages import TemplateTraits
+from pagefall.text.tool_prompt import as_plain_messages
+from pagefall.text.tool_schema import as_function
 
 _TEMPLATE_FAULTS: Final = (
     jinja2.TemplateError,
@@ -68,9 +71,16 @@ class Tokenizer:
         """The ids that `decode` leaves out."""
         self.is_byte_level = is_byte_level(self._backend)
         """Whether decoding is the concatenation of the tokens' bytes, as in GPT-2, Llama 3 and Qwen."""
-        self.has_chat_template: bool = fast.chat_template is not None
+        self.chat_template = _template_text(fast.chat_template)
+        """All its text; None where there is no template."""
+        self.has_chat_template = self.chat_template is not None
+        self._traits = TemplateTraits(self.chat_template or "")
         reserved = set(inspect.signature(fast.apply_chat_template).parameters) | {"messages"}
         self._reserved_template_names = frozenset(reserved - {"kwargs"})
+
+    def to_json(self) -> str:
+        """The text of a `tokenizer.json`: megabytes."""
+        return self._backend.to_str()
 
     def encode(self, text: str, *, add_special_tokens: bool) -> TokenIds:
         """Token ids of `text`. Other Python threads run meanwhile; a few of them encoding at once are enough.
@@ -93,6 +103,11 @@ class Tokenizer:
         Spaces are left as they are, whatever the tokenizer's `clean_up_tokenization_spaces` says.
         """
         return self._backend.decode([int(token_id) for token_id in token_ids], skip_special_tokens=skip_special_tokens)
+
+    def special_token_id(self, spelling: str) -> int | None:
+        """The id of a special token; None where no special token is spelled so."""
+        token_id = self._backend.token_to_id(spelling)
+        return token_id if token_id in self.special_token_ids else None
 
     def token(self, token_id: int) -> str | None:
         """The vocabulary's own spelling (`Ġthe`, `▁the`, `<0x0A>`), None for an id without a token."""
@@ -123,12 +138,14 @@ class Tokenizer:
         self,
         messages: Sequence[ChatMessage],
         *,
+        tools: Sequence[Tool] = (),
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
         """The conversation as the model was trained to read it, special tokens included; rendered in a sandbox.
 
+        A template that knows no tools is given them, calls and their answers in plain messages (`text.tool_prompt`).
         `template_kwargs` become variables of the template. Raises `RequestError` naming `messages` (or
         `chat_template_kwargs`) if there is no template, the template refuses the conversation, or `template_kwargs`
         uses a name it may not.
@@ -141,24 +158,30 @@ class Tokenizer:
             )
         if taken := sorted(self._reserved_template_names & template_kwargs.keys()):
             raise RequestError(f"chat_template_kwargs must not set '{taken[0]}'.", param="chat_template_kwargs")
-        conversation = [_as_dict(message) for message in messages]
-        try:
-            rendered = self._fast.apply_chat_template(
-                conversation,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                **template_kwargs,
-            )
-        except _TEMPLATE_FAULTS as error:
-            # The template is the model's, the conversation the client's; whichever is at fault, this request fails.
-            reason = str(error).splitlines() or [repr(error)]
-            raise RequestError(
-                f"The model's chat template refused the messages: {reason[0][:300]}",
-                param="messages",
-                code="chat_template_error",
-            ) from error
-        return str(rendered)
+        if not self._traits.knows_tools:
+            messages, tools = as_plain_messages(messages, tools), ()
+        refusal: Exception | None = None
+        for conversation in self._traits.forms(messages):
+            try:
+                return str(
+                    self._fast.apply_chat_template(
+                        conversation,
+                        tools=[as_function(tool) for tool in tools] or None,
+                        tokenize=False,
+                        add_generation_prompt=add_generation_prompt,
+                        continue_final_message=continue_final_message,
+                        **template_kwargs,
+                    )
+                )
+            except _TEMPLATE_FAULTS as error:
+                refusal = refusal or error
+        # The template is the model's, the conversation the client's; whichever is at fault, this request fails.
+        reason = str(refusal).splitlines() or [repr(refusal)]
+        raise RequestError(
+            f"The model's chat template refused the messages: {reason[0][:300]}",
+            param="messages",
+            code="chat_template_error",
+        ) from refusal
 
 
 def load_tokenizer(
@@ -200,6 +223,6 @@ def byte_fallback(spelling: str) -> int | None:
     return None
 
 
-def _as_dict(message: ChatMessage) -> dict[str, str]:
-    named = {} if message.name is None else {"name": message.name}
-    return {"role": message.role, "content": message.content, **named}
+def _template_text(template: str | Mapping[str, str] | None) -> str | None:
+    """Of several templates, as one for tools, all together."""
+    return "\n".join(template.values()) if isinstance(template, Mapping) else template

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.byte_tokenizer import EOS
 
+from pagefall.actors.compiling import ConstraintCompiler
 from pagefall.actors.encoding import PromptEncoder
 from pagefall.actors.generation import TextGeneration
 from pagefall.actors.kv_log import KvEventLog
@@ -57,6 +58,7 @@ class World:
             self.at_scheduler.address,
             tokenizer,
             encoder,
+            ConstraintCompiler(None),
             model=ModelCard(id="m", context_length=100, vocab_size=300, created=0),
             eos_token_ids=frozenset([EOS]),
             max_outstanding=max_outstanding,
