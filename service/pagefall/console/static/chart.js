@@ -29,11 +29,12 @@ function niceMax(value) {
 }
 
 /**
- * `areas` and `lines`: [{kind, label}], the kind being a class. `max`: the top of the scale, or null for the data's own.
+ * `areas` and `lines`: [{kind, label}], the kind being a class. `max`: the top of the scale, or null for the data's own,
+ * which is not below `atLeast`.
  * Returns `{element, update(times, values, end, span)}`: `values[kind]` has one value or null for each of `times` (Unix
  * seconds), the chart shows the `span` seconds before `end`.
  */
-export function timeChart({ title, areas = [], lines = [], max = null, format, height = 190 }) {
+export function timeChart({ title, areas = [], lines = [], max = null, atLeast = 0, format, height = 190 }) {
   const plot = svg("svg", { class: "plot", "aria-hidden": "true" });
   const readout = h("p", { class: "readout", "aria-live": "off" });
   const frame = h("div", { class: "plot-frame", tabindex: "0", role: "img", "aria-label": title }, plot);
@@ -47,7 +48,7 @@ export function timeChart({ title, areas = [], lines = [], max = null, format, h
     const width = Math.max(frame.clientWidth, 120);
     const x = (time) => LEFT + ((time - (end - span)) / span) * (width - LEFT - RIGHT);
     const stacked = times.map((_, i) => areas.reduce((sum, { kind }) => sum + (values[kind][i] ?? 0), 0));
-    const highest = Math.max(0, ...stacked, ...lines.flatMap(({ kind }) => values[kind].map((value) => value ?? 0)));
+    const highest = Math.max(atLeast, ...stacked, ...lines.flatMap(({ kind }) => values[kind].map((value) => value ?? 0)));
     const top = max ?? niceMax(highest);
     const y = (value) => TOP + (1 - Math.min(value / top, 1)) * (height - TOP - BOTTOM);
     const shapes = [];
@@ -66,7 +67,7 @@ export function timeChart({ title, areas = [], lines = [], max = null, format, h
       }
     }
     let floor = times.map(() => 0);
-    for (const { kind } of areas) {
+    for (const [index, { kind }] of areas.entries()) {
       const ceiling = floor.map((below, i) => below + (values[kind][i] ?? 0));
       for (const [first, last] of runs(values[kind])) {
         const indices = [...Array(last - first).keys()].map((i) => i + first);
@@ -75,7 +76,7 @@ export function timeChart({ title, areas = [], lines = [], max = null, format, h
         shapes.push(svg("path", { class: `area ${kind}`, d: `M${over.concat(under).join("L")}Z` }));
       }
       // No edge where there is nothing: it would hide the one below.
-      for (const [first, last] of runs(values[kind].map((value) => value || null))) {
+      for (const [first, last] of runs(values[kind].map((value) => (index === 0 ? value : value || null)))) {
         const over = times.slice(first, last).map((time, i) => `${x(time).toFixed(1)},${y(ceiling[first + i]).toFixed(1)}`);
         shapes.push(svg("path", { class: `line ${kind}`, d: `M${over.join("L")}` }));
       }
@@ -100,7 +101,9 @@ export function timeChart({ title, areas = [], lines = [], max = null, format, h
     const { times, values } = data;
     const at = cursor ?? times.length - 1;
     const shown = [...areas, ...lines].map(({ kind, label }) => `${label} ${format(values[kind][at] ?? null)}`).join("  ·  ");
+    const isKnown = [...areas, ...lines].some(({ kind }) => (values[kind][at] ?? null) !== null);
     if (times[at] === undefined) setText(readout, "No samples yet.");
+    else if (cursor === null && !isKnown) setText(readout, "now:  no prompts lately");
     else setText(readout, `${cursor === null ? "now" : clock(times[at])}:  ${shown}`);
     frame.setAttribute("aria-label", `${title}. ${readout.textContent}`);
   }

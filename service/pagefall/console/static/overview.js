@@ -35,6 +35,7 @@ export function createOverview() {
       { kind: "running", label: "running" },
       { kind: "queued", label: "queued" },
     ],
+    atLeast: 2,
     format: (value) => (value === null ? "–" : String(Math.round(value * 10) / 10)),
     height: 120,
   });
