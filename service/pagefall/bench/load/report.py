@@ -103,12 +103,20 @@ def _hits(caching: Caching) -> str:
 
 
 def _parts(summary: Summary) -> list[str]:
-    rows = [["part", "requests", "TTFT mean", "p50", "p90", "hit rate", "possible"]]
+    """A line each; with the tiers that hits came from, where the server has any."""
+    tiers = TIERS if summary.caching.cached_tokens_by_tier is not None else ()
+    rows = [["part", "requests", "TTFT mean", "p50", "p90", "hit rate", "possible", *tiers]]
     for name, part in summary.parts.items():
         ttft = ["-"] * 3 if part.ttft is None else _ms(part.ttft)[:3]
-        rate = _NOT_TOLD if part.caching.hit_rate is None else f"{part.caching.hit_rate:.1%}"
-        rows.append([name, f"{part.num_requests:,}", *ttft, rate, f"{part.caching.ceiling:.1%}"])
+        caching = part.caching
+        rate = _NOT_TOLD if caching.hit_rate is None else f"{caching.hit_rate:.1%}"
+        shares = [_share((caching.cached_tokens_by_tier or {}).get(t, 0), caching.num_prompt_tokens) for t in tiers]
+        rows.append([name, f"{part.num_requests:,}", *ttft, rate, f"{caching.ceiling:.1%}", *shares])
     return align(rows)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "-"
 
 
 def _example(name: str, runs: Sequence[Run]) -> str:

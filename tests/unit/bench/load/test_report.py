@@ -59,9 +59,9 @@ client      own loop late by 0.1 ms p50, 6.5 p99, 20.0 max; too busy to be exact
 failures    1 status 503: status 503: too many requests
 cut short   given up
 
-part   requests  TTFT mean  p50  p90  hit rate  possible
-later         2        200  200  200     64.0%     80.0%
-first         1        200  200  200      0.0%      0.0%
+part   requests  TTFT mean  p50  p90  hit rate  possible  device   host  storage
+later         2        200  200  200     64.0%     80.0%   48.0%  16.0%     0.0%
+first         1        200  200  200      0.0%      0.0%    0.0%   0.0%     0.0%
 """
     )
 
