@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -177,7 +178,7 @@ class Checks:
 
     def drains(self) -> str:
         """SIGTERM while an answer is being streamed: it comes to its end, and the status is 0."""
-        stream = self._stack.stream(prompt("drain") | {"max_tokens": 120, "ignore_eos": True})
+        stream = self._stack.stream(prompt("drain") | {"max_tokens": 40, "ignore_eos": True})
         next(stream)
         stopping = threading.Thread(target=self._stack.compose, args=("stop", "pagefall"))
         start = time.monotonic()
@@ -187,7 +188,7 @@ class Checks:
         seconds = time.monotonic() - start
         status = self._stack.inspect("pagefall", "{{.State.ExitCode}}")
         assert status == "0", f"exit status {status}"
-        assert num_events >= 120, f"the stream ended after {num_events} events"
+        assert num_events >= 40, f"the stream ended after {num_events} events"
         return f"the stream got its {num_events} events, status 0 after {seconds:.1f} s"
 
     def hits_after_a_restart(self) -> str:
@@ -288,6 +289,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help=f"leave the containers of project {NAME} running")
     options = parser.parse_args()
     stack = Stack(REPOSITORY)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that it cleans up then too
     try:
         return run(stack, build=not options.no_build)
     finally:

@@ -53,8 +53,9 @@ class Stack:
         defaults = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
         images = {name: value for name, value in os.environ.items() if name.endswith("_IMAGE")}
         ports = dict(zip(_PORTS, map(str, _free_ports(len(_PORTS))), strict=True))
-        # A .env of the user's is not to matter.
-        self.environment = os.environ | defaults | images | ports | {"COMPOSE_PROFILES": ""}
+        # A .env of the user's is not to matter. One thread: several servers start here, on a machine that may be busy.
+        own = {"COMPOSE_PROFILES": "", "OMP_NUM_THREADS": "1"}
+        self.environment = os.environ | defaults | images | ports | own
         self.address = f"127.0.0.1:{ports['PAGEFALL_PORT']}"
 
     def compose(self, *words: str) -> str:
