@@ -48,6 +48,13 @@ def wait_for(what: str, condition: Callable[[], Answer | None], seconds: float =
         time.sleep(0.5)
 
 
+def readme_commands(readme: str, address: str) -> list[list[str]]:
+    """The words of each curl of the README's first steps, typed as it is there but for the address."""
+    block = next(part for part in readme.split("```") if part.startswith("bash\n") and "/v1/chat/completions" in part)
+    text = block.removeprefix("bash").replace("\\\n", " ").replace("127.0.0.1:30000", address)
+    return [["curl", *shlex.split(command)] for command in text.split("\ncurl ")[1:]]
+
+
 class Report:
     """Runs checks and prints how they went."""
 
@@ -98,14 +105,8 @@ class Checks:
         return "user 10001, no build tools, read-only"
 
     def answers_the_readme(self) -> str:
-        """Every curl of the README's first steps, typed as it is there, at this stack's port."""
-        text = (REPOSITORY / "README.md").read_text()
-        block = next(part for part in text.split("```") if part.startswith("bash") and "chat/completions" in part)
-        commands = block.removeprefix("bash").replace("\\\n", " ").replace("127.0.0.1:30000", self._stack.address)
-        said = ""
-        for command in filter(None, commands.split("\ncurl ")):
-            words = ["curl", *shlex.split(command.removeprefix("curl ").strip())]
-            said = subprocess.run([*words, "-sS", "--fail"], check=True, capture_output=True, text=True).stdout
+        for command in readme_commands((REPOSITORY / "README.md").read_text(), self._stack.address):
+            said = subprocess.run([*command, "-sS", "--fail"], check=True, capture_output=True, text=True).stdout
         return repr(json.loads(said)["choices"][0]["message"]["content"])[:60]
 
     def hits_at_once(self) -> str:
