@@ -142,8 +142,8 @@ def _judge(state: SchedulerState, request: Request, survey: Survey, page: int, s
         return _judge_evicted(state, survey, trace, page, started_at)
     if page < survey.num_elsewhere_pages:
         return _miss("other_salt")
-    # Of a prompt that this server has never seen the head of, the store would have been the one to know.
-    if trace.decision == "below_threshold" and not survey.num_known_pages:
+    # Of a prompt that has nothing in common with what this server knows, the store would have been the one to know.
+    if trace.decision == "below_threshold" and not survey.num_known_pages and not survey.has_next:
         return _miss("below_threshold")
     return _miss("diverged" if survey.has_next else "never_seen")
 

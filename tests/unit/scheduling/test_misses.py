@@ -199,6 +199,12 @@ def test_a_short_prompt_after_a_restart_was_not_asked_for_either() -> None:
     assert reasons(report(driver, "b", [*DOCUMENT, *driver.answers["a"], *prompt(7, 8)]))[0] == ("never_seen", 40, 8)
 
 
+def test_a_short_prompt_that_leaves_a_known_one_in_its_first_page_diverged() -> None:
+    driver = make(threshold=100)
+    report(driver, "a")
+    assert reasons(report(driver, "b", [*DOCUMENT[:2], *prompt(7, 30)]))[0] == ("diverged", 0, 28)
+
+
 def ask_the_store(driver: TierDriver) -> Lookup:
     report(driver, "a")
     driver.flush("device", "host")
