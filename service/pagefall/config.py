@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+ToolCallParserName = Literal["auto", "hermes", "llama3", "qwen", "mistral", "pythonic", "qwen3-coder", "none"]
+ReasoningParserName = Literal["auto", "deepseek-r1", "qwen3", "none"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 CompileMode = Literal["auto", "off", "on"]
@@ -30,6 +32,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     context_length: int | None = None
     compile: CompileMode = "auto"
     chat_template: str | None = None
+    tool_call_parser: ToolCallParserName = "auto"
+    reasoning_parser: ReasoningParserName = "auto"
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+from typing import Final
+
 from pagefall.messages import FinishReason, PrefixReport, RequestOutput, TokenIds
 from pagefall.text.detokenize import IncrementalDetokenizer
 from pagefall.text.logprobs import text_logprob
 from pagefall.text.requests import TextDelta, TextLogprob, Usage
 from pagefall.text.stop import StopMatcher
 from pagefall.text.tokenizer import Tokenizer
+
+_NUM_TAIL_TOKENS: Final = 32
+"""Of the prompt's end: enough to see a thought that the template has opened."""
 
 
 class Answer:
@@ -16,13 +22,20 @@ class Answer:
     It holds no more than the request's `max_tokens`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: TokenIds, stop: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: TokenIds,
+        stop: tuple[str, ...],
+        kept_special_token_ids: Set[int] = frozenset(),
+    ) -> None:
         self.finish_reason: FinishReason | None = None
         """Set once the answer is complete, be it that a stop string was found in it."""
         self._tokenizer = tokenizer
-        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt_token_ids)
+        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt_token_ids, kept_special_token_ids)
         self._stop = StopMatcher(stop)
         self._num_prompt_tokens = len(prompt_token_ids)
+        self._prompt_tail = tokenizer.decode(prompt_token_ids[-_NUM_TAIL_TOKENS:], skip_special_tokens=False)
         self._num_tokens = 0
         self._usage: Usage | None = None
         self._prefix: PrefixReport | None = None
@@ -64,7 +77,9 @@ class Answer:
             finish_reason=self.finish_reason,
             usage=self._usage,
             prefix=self._prefix,
+            prompt_tail=self._prompt_tail,
         )
+        self._prompt_tail = ""
         self._text, self._token_ids, self._logprobs, self._usage, self._prefix = [], [], [], None, None
         return delta
 

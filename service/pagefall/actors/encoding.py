@@ -90,6 +90,7 @@ class PromptEncoder:
             case ChatPrompt():
                 text = self._tokenizer.apply_chat_template(
                     prompt.messages,
+                    tools=prompt.tools,
                     add_generation_prompt=prompt.add_generation_prompt,
                     continue_final_message=prompt.continue_final_message,
                     template_kwargs=prompt.template_kwargs,
@@ -106,6 +107,10 @@ def _size(prompt: Prompt) -> int:
         case TextPrompt():
             return len(prompt.text)
         case ChatPrompt():
-            return sum(len(message.content) for message in prompt.messages)
+            num_characters = sum(
+                len(message.content) + sum(len(call.arguments) for call in message.tool_calls)
+                for message in prompt.messages
+            )
+            return _LARGE + 1 if prompt.tools else num_characters  # tools are seldom small
         case _:
             assert_never(prompt)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from pagefall.api.chat_reply import CallShape, ChatReply, assistant_message, whole_parts
 from pagefall.api.decode import parse_body
 from pagefall.api.engine import Engine
 from pagefall.api.serve import Answer, ClientRequest, serve
 from pagefall.api.wire_chat import (
-    AssistantMessage,
     ChatChoice,
     ChatCompletion,
     ChatCompletionChunk,
@@ -26,10 +27,13 @@ from pagefall.api.wire_chat import (
     Delta,
     TokenLogprobs,
     chat_request,
+    chat_tools,
 )
 from pagefall.api.wire_sampling import check_model, include_usage
 from pagefall.api.wire_usage import wire_usage
 from pagefall.messages import RequestId
+from pagefall.text.replies.formats import parser
+from pagefall.text.replies.parts import ReplyParser
 from pagefall.text.requests import CandidateToken, TextDelta, TextLogprob, Usage
 
 LOWEST_LOGPROB: Final = -9999.0
@@ -52,42 +56,65 @@ class ChatCompletions:
     def _build(self, body: ChatCompletionRequest) -> ClientRequest:
         card = self._engine.model
         check_model(body.model, card)
+        tools = chat_tools(body)
         answer_id = f"chatcmpl-{uuid.uuid4().hex}"
         return ClientRequest(
-            prompts=(chat_request(body, card, RequestId(answer_id)),),
+            prompts=(chat_request(body, card, RequestId(answer_id), tools),),
             format=ChatFormat(
                 answer_id,
                 model=card.id,
                 created=int(time.time()),
                 include_usage=include_usage(body),
                 logprobs=bool(body.logprobs),
+                parser=partial(parser, card.replies, tools.policy),
+                call_shape="function_call" if tools.is_old else "tool_calls",
             ),
             stream=bool(body.stream),
         )
 
 
 class ChatFormat:
-    """Writes chat answers; the first chunk of a stream names the role."""
+    """Writes chat answers; the first chunk of each choice names the role.
 
-    def __init__(self, answer_id: str, *, model: str, created: int, include_usage: bool, logprobs: bool) -> None:
+    `parser` makes one for each choice, given the end of its prompt (`prompt_tail`).
+    """
+
+    def __init__(
+        self,
+        answer_id: str,
+        *,
+        model: str,
+        created: int,
+        include_usage: bool,
+        logprobs: bool,
+        parser: Callable[..., ReplyParser],
+        call_shape: CallShape,
+    ) -> None:
         self._id = answer_id
         self._model = model
         self._created = created
         self._include_usage = include_usage
         self._logprobs = logprobs
-        self._begun = False
+        self._parser = parser
+        self._call_shape = call_shape
+        self._replies: dict[int, ChatReply] = {}
 
     def chunks(self, index: int, delta: TextDelta) -> Sequence[ChatCompletionChunk]:
-        chunks = []
-        if not self._begun:
-            self._begun = True
+        chunks: list[ChatCompletionChunk] = []
+        reply = self._replies.get(index)
+        if reply is None:
+            reply = ChatReply(self._parser(prompt_tail=delta.prompt_tail), self._call_shape)
+            self._replies[index] = reply
             chunks.append(self._chunk(ChunkChoice(index=index, delta=Delta(role="assistant", content=""))))
-        if delta.text or delta.logprobs or delta.finish_reason:
+        written = reply.push(delta.text, delta.finish_reason)
+        if not written and (delta.logprobs or delta.finish_reason):
+            written = [Delta()]
+        for number, part in enumerate(written):
             choice = ChunkChoice(
                 index=index,
-                delta=Delta(content=delta.text or None),
-                logprobs=self._choice_logprobs(delta.logprobs),
-                finish_reason=delta.finish_reason,
+                delta=part,
+                logprobs=self._choice_logprobs(delta.logprobs if number == 0 else ()),
+                finish_reason=reply.finish_reason(delta.finish_reason) if number == len(written) - 1 else None,
             )
             chunks.append(self._chunk(choice))
         return chunks
@@ -104,16 +131,20 @@ class ChatFormat:
             id=self._id,
             created=self._created,
             model=self._model,
-            choices=tuple(
-                ChatChoice(
-                    index=index,
-                    message=AssistantMessage(content=answer.text),
-                    logprobs=self._choice_logprobs(answer.logprobs),
-                    finish_reason=answer.finish_reason,
-                )
-                for index, answer in enumerate(answers)
-            ),
+            choices=tuple(self._choice(index, answer) for index, answer in enumerate(answers)),
             usage=wire_usage(answer.usage for answer in answers),
+        )
+
+    def _choice(self, index: int, answer: Answer) -> ChatChoice:
+        message = assistant_message(
+            whole_parts(self._parser(prompt_tail=answer.prompt_tail), answer.text), self._call_shape
+        )
+        calls = bool(message.tool_calls or message.function_call)
+        return ChatChoice(
+            index=index,
+            message=message,
+            logprobs=self._choice_logprobs(answer.logprobs),
+            finish_reason=self._call_shape if calls and answer.finish_reason == "stop" else answer.finish_reason,
         )
 
     def _chunk(self, choice: ChunkChoice) -> ChatCompletionChunk:

@@ -45,6 +45,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason
     usage: Usage
     prefix: PrefixReport | None
+    prompt_tail: str = ""
+    """See `TextDelta`."""
 
 
 class AnswerFormat(Protocol):
@@ -123,6 +125,7 @@ async def _collect(generations: Sequence[Generation]) -> list[Answer]:
             finish_reason=deltas[-1].finish_reason,
             usage=deltas[-1].usage,
             prefix=deltas[0].prefix,
+            prompt_tail=deltas[0].prompt_tail,
         )
 
     await run_all([partial(collect, index) for index in range(len(generations))])

@@ -18,10 +18,26 @@ from pagefall.api.wire_sampling import (
     stop_strings,
     stop_token_ids,
 )
+from pagefall.api.wire_tools import (
+    NamedFunction,
+    WireCalledFunction,
+    WireFunction,
+    WireTool,
+    WireToolCall,
+    WireToolChoice,
+    arguments_of,
+    functions_of,
+    tool_calls_of,
+    tool_policy,
+    tools_of,
+)
 from pagefall.api.wire_usage import WireUsage
 from pagefall.errors import RequestError
 from pagefall.messages import RequestId
-from pagefall.text.requests import ChatMessage, ChatPrompt, GenerateRequest, ModelCard
+from pagefall.text.replies.formats import kept_special_token_ids
+from pagefall.text.replies.grammar import tool_constraint
+from pagefall.text.replies.policy import ToolPolicy
+from pagefall.text.requests import ChatMessage, ChatPrompt, GenerateRequest, ModelCard, Tool, ToolCall
 
 
 class ContentPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -37,13 +53,14 @@ class WireMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     content: str | list[ContentPart] | None = None
     name: str | None = None
 
-    tool_calls: Any = None
-    tool_call_id: Any = None
-    function_call: Any = None
+    tool_calls: list[WireToolCall] | None = None
+    tool_call_id: str | None = None
+    function_call: WireCalledFunction | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
     refusal: Any = None
     audio: Any = None
     annotations: Any = None
-    reasoning_content: Any = None
 
 
 class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
@@ -57,12 +74,12 @@ class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
-    parallel_tool_calls: Any = None
+    tools: list[WireTool] | None = None
+    tool_choice: str | WireToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    functions: list[WireFunction] | None = None
+    function_call: str | NamedFunction | None = None
 
-    tools: Any = None
-    tool_choice: Any = None
-    functions: Any = None
-    function_call: Any = None
     modalities: Any = None
     audio: Any = None
     prediction: Any = None
@@ -73,10 +90,6 @@ class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=
 
 _NO_OPS: Final[NoOps] = {
     **SAMPLING_NO_OPS,
-    "tools": ([],),
-    "tool_choice": ("none",),
-    "functions": ([],),
-    "function_call": ("none",),
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
@@ -86,13 +99,9 @@ _NO_OPS: Final[NoOps] = {
 }
 
 _MESSAGE_NO_OPS: Final[NoOps] = {
-    "tool_calls": ([],),
-    "tool_call_id": (),
-    "function_call": (),
     "refusal": ("",),
     "audio": (),
     "annotations": ([],),
-    "reasoning_content": ("",),
 }
 
 _PART_SEPARATOR: Final = "\n"
@@ -114,9 +123,28 @@ class ChoiceLogprobs(msgspec.Struct, frozen=True, kw_only=True):
     refusal: None = None
 
 
+class CalledFunctionDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str | None = None
+    arguments: str
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The first of a call has everything but the arguments, the others have these."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: CalledFunctionDelta
+
+
 class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`reasoning_content` is what other engines call what a model thinks aloud."""
+
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: tuple[ToolCallDelta, ...] | None = None
+    function_call: CalledFunctionDelta | None = None
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,10 +163,24 @@ class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     usage: WireUsage | UnsetType | None = UNSET
 
 
+class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    arguments: str
+
+
+class ChatToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: tuple[ChatToolCall, ...] | UnsetType = UNSET
+    function_call: CalledFunction | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,16 +199,45 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     usage: WireUsage
 
 
-def chat_request(body: ChatCompletionRequest, card: ModelCard, request_id: RequestId) -> GenerateRequest:
+class ChatTools(msgspec.Struct, frozen=True, kw_only=True):
+    """`shown`: those of the prompt; what may be called of them is the policy's. `is_old`: they came as `functions`."""
+
+    shown: tuple[Tool, ...]
+    policy: ToolPolicy
+    is_old: bool
+
+
+def chat_tools(body: ChatCompletionRequest) -> ChatTools:
+    """The tools of the request, which stay in the prompt whatever may be called. Raises `RequestError`."""
+    if body.tools and body.functions:
+        raise RequestError("'functions' is the older name of 'tools': send only 'tools'.", param="functions")
+    if body.functions:
+        shown = functions_of(body.functions)
+        name = body.function_call.name if isinstance(body.function_call, NamedFunction) else None
+        choice = WireToolChoice(type="function", function=NamedFunction(name=name)) if name else body.function_call
+        assert not isinstance(choice, NamedFunction)
+        policy = tool_policy(shown, choice, parallel=False, path="function_call")
+        return ChatTools(shown=shown, policy=policy, is_old=True)
+    shown = tools_of(body.tools or [])
+    policy = tool_policy(shown, body.tool_choice, parallel=body.parallel_tool_calls)
+    return ChatTools(shown=shown, policy=policy, is_old=False)
+
+
+def chat_request(
+    body: ChatCompletionRequest, card: ModelCard, request_id: RequestId, tools: ChatTools
+) -> GenerateRequest:
     """Raises `RequestError` naming the first field that is wrong or not supported."""
     refuse_unsupported(body, _NO_OPS)
+    kwargs = body.chat_template_kwargs or {}
+    may_think = kwargs.get("enable_thinking") is not False and kwargs.get("thinking") is not False
     return GenerateRequest(
         request_id=request_id,
         prompt=chat_prompt(
             body.messages,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=bool(body.continue_final_message),
-            template_kwargs=body.chat_template_kwargs or {},
+            template_kwargs=kwargs,
+            tools=tools.shown,
         ),
         sampling=sampling_params(body, card, num_top_logprobs=_num_top_logprobs(body)),
         max_tokens=_max_tokens(body),
@@ -175,7 +246,8 @@ def chat_request(body: ChatCompletionRequest, card: ModelCard, request_id: Reque
         ignore_eos=bool(body.ignore_eos),
         cache_salt=body.cache_salt or "",
         priority=body.priority or 0,
-        constraint=answer_constraint(body),
+        constraint=tool_constraint(card.replies, tools.policy, answer_constraint(body), may_think=may_think),
+        kept_special_token_ids=kept_special_token_ids(card.replies, tools.policy),
     )
 
 
@@ -185,6 +257,7 @@ def chat_prompt(
     add_generation_prompt: bool | None,
     continue_final_message: bool,
     template_kwargs: dict[str, Any],
+    tools: tuple[Tool, ...] = (),
 ) -> ChatPrompt:
     """`add_generation_prompt` None means: unless the final message is to be continued."""
     if not messages:
@@ -196,26 +269,56 @@ def chat_prompt(
             param="continue_final_message",
         )
     return ChatPrompt(
-        messages=tuple(_message(message, f"messages[{i}]") for i, message in enumerate(messages)),
+        messages=_turns(messages),
+        tools=tools,
         add_generation_prompt=not continue_final_message if add_generation_prompt is None else add_generation_prompt,
         continue_final_message=continue_final_message,
         template_kwargs=template_kwargs,
     )
 
 
+def _turns(messages: list[WireMessage]) -> tuple[ChatMessage, ...]:
+    """Checks that an answer of a tool answers a call of the turn before."""
+    turns: list[ChatMessage] = []
+    called: tuple[ToolCall, ...] = ()
+    for index, message in enumerate(messages):
+        path = f"messages[{index}]"
+        turn = _message(message, path)
+        if message.role == "function":  # the older form has no ids: it answers the only call there is
+            turn = msgspec.structs.replace(turn, tool_call_id=called[0].call_id if called else None)
+        if turn.role == "tool" and turn.tool_call_id not in [call.call_id for call in called]:
+            raise RequestError(
+                f"Invalid value for '{path}.tool_call_id': a message with role '{message.role}' must answer a call in "
+                "'tool_calls' of the assistant's message before it.",
+                param=f"{path}.tool_call_id",
+                code="invalid_value",
+            )
+        if turn.role != "tool":
+            called = turn.tool_calls
+        turns.append(turn)
+    return tuple(turns)
+
+
 def _message(message: WireMessage, path: str) -> ChatMessage:
     refuse_unsupported(message, _MESSAGE_NO_OPS, path=f"{path}.")
     match message.role:
-        case "system" | "user" | "assistant":
+        case "system" | "user" | "assistant" | "tool":
             role = message.role
         case "developer":
             role = "system"  # the newer name of the same instructions; templates know only the older
+        case "function":
+            role = "tool"
         case _:
             raise RequestError(
-                f"Unsupported value: '{path}.role' must be 'system', 'developer', 'user' or 'assistant'.",
+                f"Unsupported value: '{path}.role' must be 'system', 'developer', 'user', 'assistant' or 'tool'.",
                 param=f"{path}.role",
                 code="unsupported_value",
             )
+    for field in ("tool_calls", "function_call", "reasoning_content", "reasoning"):
+        if getattr(message, field) and role != "assistant":
+            raise _misplaced(field, "assistant", path)
+    if message.tool_call_id is not None and role != "tool":
+        raise _misplaced("tool_call_id", "tool", path)
     match message.content:
         case str(text):
             content = text
@@ -229,7 +332,27 @@ def _message(message: WireMessage, path: str) -> ChatMessage:
             )
         case parts:
             content = _PART_SEPARATOR.join(_text(part, f"{path}.content[{i}]") for i, part in enumerate(parts))
-    return ChatMessage(role, content, message.name)
+    return ChatMessage(
+        role,
+        content,
+        message.name,
+        tool_calls=_calls(message, path),
+        tool_call_id=message.tool_call_id,
+        reasoning_content=message.reasoning_content or message.reasoning or None,
+    )
+
+
+def _calls(message: WireMessage, path: str) -> tuple[ToolCall, ...]:
+    if message.function_call is None:
+        return tool_calls_of(message.tool_calls or [], f"{path}.tool_calls")
+    called = message.function_call
+    return (ToolCall(call_id=f"call_{called.name}", name=called.name, arguments=arguments_of(called)),)
+
+
+def _misplaced(field: str, role: str, path: str) -> RequestError:
+    return RequestError(
+        f"'{path}.{field}' belongs to a message with role '{role}'.", param=f"{path}.{field}", code="invalid_value"
+    )
 
 
 def _text(part: ContentPart, path: str) -> str:

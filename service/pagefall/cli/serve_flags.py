@@ -25,6 +25,8 @@ SERVE_FLAGS = FlagTable(
                 Flag("context-length", "most tokens of prompt plus answer; absent: what the model allows", minimum=2),
                 Flag("compile", "run decoding as a torch script instead of in Python; auto does where torch can"),
                 Flag("chat-template", "a Jinja template, or a file with one, in place of the model's own", "FILE|TEXT"),
+                Flag("tool-call-parser", "how the model writes tool calls; auto reads it from the chat template"),
+                Flag("reasoning-parser", "how the model marks its thoughts; auto reads it from the chat template"),
             ),
         ),
         Group(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from pagefall.errors import RequestError
 from pagefall.insight.prompt_text import PromptTokenizer, render
@@ -86,9 +87,7 @@ def _skeleton(prompt: ChatPrompt, text: str, tokenizer: PromptTokenizer) -> _Ske
     mark = _MARK
     while mark in text:
         mark += "x"
-    marked = [
-        ChatMessage(message.role, f"{mark}{index}end", message.name) for index, message in enumerate(prompt.messages)
-    ]
+    marked = [replace(message, content=f"{mark}{index}end") for index, message in enumerate(prompt.messages)]
     try:
         rendered = render(prompt, marked, tokenizer)
     except RequestError:

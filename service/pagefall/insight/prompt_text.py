@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from pagefall.errors import RequestError
 from pagefall.messages import TokenIds
-from pagefall.text.requests import ChatMessage, ChatPrompt, TextPrompt
+from pagefall.text.requests import ChatMessage, ChatPrompt, TextPrompt, Tool
 from pagefall.text.tokenizer import EncodedText
 
 _MAX_TOKENS_OF_A_CHARACTER: Final = 16
@@ -28,6 +28,7 @@ class PromptTokenizer(Protocol):
         self,
         messages: Sequence[ChatMessage],
         *,
+        tools: Sequence[Tool] = ...,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] = ...,
@@ -126,6 +127,7 @@ def render(prompt: ChatPrompt, messages: Sequence[ChatMessage], tokenizer: Promp
     """`messages` in the way that `prompt` asks for. Raises `RequestError` where the template refuses."""
     return tokenizer.apply_chat_template(
         messages,
+        tools=prompt.tools,
         add_generation_prompt=prompt.add_generation_prompt,
         continue_final_message=prompt.continue_final_message,
         template_kwargs=prompt.template_kwargs,

@@ -7,7 +7,7 @@ all of them at once would give, and the cost of a token does not depend on how m
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from pagefall.messages import TokenIds
 from pagefall.text.tokenizer import Tokenizer, byte_fallback
@@ -22,8 +22,17 @@ class IncrementalDetokenizer:
     keeps it behind a prompt.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] | TokenIds = ()) -> None:
-        self._decode = _ByteLevel(tokenizer) if tokenizer.is_byte_level else _Windowed(tokenizer, prompt_token_ids)
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: Sequence[int] | TokenIds = (),
+        kept_special_token_ids: Set[int] = frozenset(),
+    ) -> None:
+        """Special tokens leave no text, but for those in `kept_special_token_ids`, which are spelled out."""
+        hidden = tokenizer.special_token_ids - kept_special_token_ids
+        self._decode = (
+            _ByteLevel(tokenizer, hidden) if tokenizer.is_byte_level else _Windowed(tokenizer, hidden, prompt_token_ids)
+        )
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that became certain with `token_ids`."""
@@ -37,13 +46,14 @@ class IncrementalDetokenizer:
 class _ByteLevel:
     """The tokens' bytes, through Python's incremental UTF-8 decoder."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, hidden: Set[int]) -> None:
         self._tokenizer = tokenizer
+        self._hidden = hidden
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_ids: Sequence[int]) -> str:
-        special = self._tokenizer.special_token_ids
-        return self._utf8.decode(b"".join(self._tokenizer.token_bytes(i) for i in token_ids if i not in special))
+        shown = (token_id for token_id in token_ids if token_id not in self._hidden)
+        return self._utf8.decode(b"".join(map(self._tokenizer.token_bytes, shown)))
 
     def flush(self) -> str:
         return self._utf8.decode(b"", final=True)
@@ -54,8 +64,9 @@ class _Windowed:
     on whether another stands before it, not on which.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] | TokenIds) -> None:
+    def __init__(self, tokenizer: Tokenizer, hidden: Set[int], prompt_token_ids: Sequence[int] | TokenIds) -> None:
         self._tokenizer = tokenizer
+        self._kept = tokenizer.special_token_ids - hidden
         self._pending: list[int] = []
         self._anchor: list[int] = []
         self._anchor_length = 0
@@ -65,12 +76,18 @@ class _Windowed:
                 break
 
     def push(self, token_ids: Sequence[int]) -> str:
+        text = ""
         settled = 0
-        for token_id in filter(self._is_text, token_ids):
-            self._pending.append(token_id)
-            if not self._is_byte(token_id):
-                settled = len(self._pending)
-        return self._take(settled)
+        for token_id in token_ids:
+            if token_id in self._kept:
+                # Spelled by itself: decoders have no way to show one special token and not another.
+                text += self._take(len(self._pending)) + (self._tokenizer.token(token_id) or "")
+                settled = 0
+            elif self._is_text(token_id):
+                self._pending.append(token_id)
+                if not self._is_byte(token_id):
+                    settled = len(self._pending)
+        return text + self._take(settled)
 
     def flush(self) -> str:
         return self._take(len(self._pending))

@@ -64,16 +64,17 @@ def unusable(param: str, reason: str) -> RequestError:
 
 
 def _json_grammar(schema: dict[str, Any] | bool, param: str) -> str:
+    if schema is False:
+        raise unusable(param, "no text satisfies the schema false")
+    schema = {} if schema is True else schema
     try:
         text = msgspec.json.encode(schema).decode()
     except RecursionError as error:
         raise unusable(param, "the schema is nested too deeply") from error
     _refuse_large(text, MAX_SCHEMA_BYTES, "schema", param)
-    has_options = isinstance(schema, dict) and "x-guidance" in schema
+    options: Any = None if "x-guidance" in schema else {"whitespace_pattern": _WHITESPACE}
     try:
-        return LLMatcher.grammar_from_json_schema(
-            text, defaults=None if has_options else {"whitespace_pattern": _WHITESPACE}
-        )
+        return LLMatcher.grammar_from_json_schema(text, defaults=options)
     except ValueError as error:  # numbers that Rust's JSON does not know, nesting beyond 128
         raise unusable(param, str(error)) from error
 

@@ -12,6 +12,7 @@ import msgspec
 from pagefall.errors import RequestError
 from pagefall.messages import FinishReason, PrefixReport, RequestId, SamplingParams, Tier
 from pagefall.text.constraints import Constraint
+from pagefall.text.replies.dialects import ReplyFormat
 
 
 class TextPrompt(msgspec.Struct, frozen=True):
@@ -137,6 +138,8 @@ class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | None = None
     prefix: PrefixReport | None = None
     """The prompt's account, on the first delta and on no other."""
+    prompt_tail: str = ""
+    """The last few characters of the prompt as the model saw it, special tokens included; on the first delta only."""
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +151,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     root: str | None = None
     """Where it was loaded from, as the operator wrote it."""
+    replies: ReplyFormat = ReplyFormat()
+    """How it writes calls and thoughts."""
 
 
 def resolve_max_tokens(*, max_tokens: int | None, num_prompt_tokens: int, context_length: int, param: str) -> int:

@@ -9,6 +9,8 @@ from pagefall.text.requests import TextDelta, Usage
 from pagefall.text.tokenizer import Tokenizer
 
 PROMPT = np.array([1, 2, 3], dtype=np.uint32)
+TAIL = "\x01\x02\x03"
+"""The prompt's end as text, which the first delta has."""
 
 
 def output(*token_ids: int, finish_reason: FinishReason | None = None, logprobs: bool = False) -> RequestOutput:
@@ -32,7 +34,7 @@ def test_tokens_become_deltas_and_the_last_one_has_the_usage(tokenizer: Tokenize
     answer = Answer(tokenizer, PROMPT, ())
     assert answer.take() is None
     answer.push(output(*b"h"))
-    assert answer.take() == TextDelta(text="h", token_ids=(104,))
+    assert answer.take() == TextDelta(text="h", token_ids=(104,), prompt_tail=TAIL)
     answer.push(output(*b"i", finish_reason="length"))
     assert answer.take() == TextDelta(text="i", token_ids=(105,), finish_reason="length", usage=usage(2))
     assert answer.take() is None
@@ -42,7 +44,7 @@ def test_what_is_not_taken_in_time_becomes_one_delta(tokenizer: Tokenizer) -> No
     answer = Answer(tokenizer, PROMPT, ())
     for byte in b"hello":
         answer.push(output(byte))
-    assert answer.take() == TextDelta(text="hello", token_ids=tuple(b"hello"))
+    assert answer.take() == TextDelta(text="hello", token_ids=tuple(b"hello"), prompt_tail=TAIL)
 
 
 def test_the_stop_token_counts_but_is_not_shown(tokenizer: Tokenizer) -> None:
@@ -58,7 +60,7 @@ def test_the_stop_token_counts_but_is_not_shown(tokenizer: Tokenizer) -> None:
 def test_an_end_without_tokens_is_shown_as_it_is(tokenizer: Tokenizer) -> None:
     answer = Answer(tokenizer, PROMPT, ())
     answer.push(output(finish_reason="abort"))
-    assert answer.take() == TextDelta(text="", token_ids=(), finish_reason="abort", usage=usage(0))
+    assert answer.take() == TextDelta(text="", token_ids=(), finish_reason="abort", usage=usage(0), prompt_tail=TAIL)
 
 
 def test_a_stop_string_ends_the_answer_and_only_tokens_up_to_it_count(tokenizer: Tokenizer) -> None:
@@ -97,7 +99,7 @@ def test_half_a_character_is_held_back_until_it_is_whole_or_the_answer_ends(toke
     first, *rest = "안".encode()
     answer = Answer(tokenizer, PROMPT, ())
     answer.push(output(first))
-    assert answer.take() == TextDelta(text="", token_ids=(first,))
+    assert answer.take() == TextDelta(text="", token_ids=(first,), prompt_tail=TAIL)
     answer.push(output(*rest))
     assert answer.take() == TextDelta(text="안", token_ids=tuple(rest))
     answer.push(output(first, finish_reason="length"))
@@ -110,3 +112,11 @@ def test_every_shown_token_has_its_log_probability(tokenizer: Tokenizer) -> None
     delta = answer.take()
     assert delta is not None
     assert [logprob.chosen.text for logprob in delta.logprobs] == ["h", "i"]
+
+
+def test_special_tokens_that_are_kept_are_spelled_out(tokenizer: Tokenizer) -> None:
+    answer = Answer(tokenizer, PROMPT, (), frozenset([EOS]))
+    answer.push(output(*b"a", EOS, *b"b", finish_reason="length"))
+    delta = answer.take()
+    assert delta is not None
+    assert (delta.text, delta.token_ids) == ("a</s>b", (97, EOS, 98))

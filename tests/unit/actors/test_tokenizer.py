@@ -146,7 +146,7 @@ async def test_without_max_tokens_an_answer_may_fill_the_context_and_without_eos
 async def test_the_consumer_reads_deltas_up_to_the_last(world: World) -> None:
     generation = await world.accepted("a")
     await world.say_tokens("a", b"h")
-    assert await anext(generation) == TextDelta(text="h", token_ids=(104,))
+    assert await anext(generation) == TextDelta(text="h", token_ids=(104,), prompt_tail="hello")
     await world.say_tokens("a", b"i", finish_reason="length")
     last = await anext(generation)
     assert (last.text, last.finish_reason) == ("i", "length")

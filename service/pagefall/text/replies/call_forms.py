@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from pagefall.text.replies import hermes, mistral
-from pagefall.text.replies.formats import ToolDialect
+from pagefall.text.replies.dialects import ToolDialect
 from pagefall.text.requests import Tool
 
 _LIKE_DUMPS: Final = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}

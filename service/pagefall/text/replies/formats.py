@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal, assert_never
+from typing import Final, assert_never
 
-import msgspec
-
+from pagefall.config import ReasoningParserName, ToolCallParserName
 from pagefall.text.replies import hermes, llama3, mistral, pythonic, qwen3_coder
 from pagefall.text.replies.call_object import Calls
 from pagefall.text.replies.content import ContentOnly, FirstCallOnly
+from pagefall.text.replies.dialects import ReplyFormat, Thinking, ToolDialect
 from pagefall.text.replies.parts import ReplyParser
 from pagefall.text.replies.policy import NO_TOOLS, ToolPolicy
 from pagefall.text.replies.thinking import ThinkingParser, is_thinking
-
-ToolDialect = Literal["hermes", "llama3", "mistral", "mistral-named", "pythonic", "qwen3-coder", "none"]
-"""`mistral-named`: Mistral's since tokenizer version 11, `[TOOL_CALLS]f[ARGS]{...}`."""
-
-Thinking = Literal["deepseek-r1", "qwen3", "none"]
-"""`deepseek-r1`: an answer begins within a thought even where no tag says so."""
-
-ToolCallParserName = Literal["auto", "hermes", "llama3", "qwen", "mistral", "pythonic", "qwen3-coder", "none"]
-ReasoningParserName = Literal["auto", "deepseek-r1", "qwen3", "none"]
 
 _MARKERS: Final[dict[ToolDialect, tuple[str, ...]]] = {
     "hermes": (hermes.BEGIN, hermes.END),
@@ -32,19 +23,6 @@ _MARKERS: Final[dict[ToolDialect, tuple[str, ...]]] = {
     "qwen3-coder": (hermes.BEGIN, hermes.END),
     "none": (),
 }
-
-
-class ReplyFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """`special_tokens`: those of the markers that the tokenizer has as special tokens, with their ids."""
-
-    tools: ToolDialect = "hermes"
-    thinking: Thinking = "none"
-    special_tokens: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def special_token_ids(self) -> frozenset[int]:
-        """For `GenerateRequest.kept_special_token_ids`: without their text a parser sees no marker."""
-        return frozenset(token_id for _, token_id in self.special_tokens)
 
 
 def reply_format(
@@ -86,6 +64,12 @@ def parser(
             return ThinkingParser(calling, begins="thinking" if is_thinking(prompt_tail) else "open")
         case _:
             assert_never(format.thinking)
+
+
+def kept_special_token_ids(format: ReplyFormat, policy: ToolPolicy) -> frozenset[int]:
+    """For `GenerateRequest`: the special tokens without whose text the parser would see no marker."""
+    is_read = (policy.mode != "none" and policy.tools) or format.thinking != "none"
+    return frozenset(token_id for _, token_id in format.special_tokens) if is_read else frozenset()
 
 
 def _call_parser(dialect: ToolDialect, policy: ToolPolicy, new_call_id: Callable[[], str] | None) -> ReplyParser:

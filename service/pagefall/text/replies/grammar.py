@@ -11,7 +11,7 @@ from typing import Final
 from pagefall.errors import RequestError
 from pagefall.text.constraints import AnyJson, Constraint, JsonSchema, Lark
 from pagefall.text.replies.call_forms import CallForm, Marks, call_form, json_rule, quoted
-from pagefall.text.replies.formats import ReplyFormat
+from pagefall.text.replies.dialects import ReplyFormat
 from pagefall.text.replies.policy import ToolPolicy
 
 PARAM: Final = "tools"
