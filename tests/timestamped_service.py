@@ -21,7 +21,7 @@ TimePlace = Literal["head", "last-message"]
 NUM_USERS: Final = 40
 NUM_TURNS: Final = 3
 
-_OPENING: Final = "You are the assistant of Meadow & Sons. "
+_OPENING: Final = "You assist Meadow & Sons. "
 _PRODUCTS: Final = ("mower", "hedge trimmer", "chain saw", "leaf blower", "tiller")
 _RULES: Final = (
     "The {name} is rented by the day; a deposit of {deposit} is due when it is handed over and paid back with it.",

@@ -15,7 +15,7 @@ from pagefall.cli.main import main
 from pagefall.insight.diagnosis.report import Diagnosis
 
 NUM_USERS = 40
-NUM_TURNS = 3
+NUM_TURNS = 2
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +37,13 @@ def sent_anew(server: RealServer, place: TimePlace) -> tuple[Sent, Diagnosis]:
 
 def test_a_service_at_3_percent_is_cured_by_the_advice(server: RealServer, capsys: pytest.CaptureFixture[str]) -> None:
     sent, diagnosis = sent_anew(server, "head")
-    assert sent.hit_rate < 0.06
+    assert sent.hit_rate < 0.04
     assert diagnosis.hit_rate == pytest.approx(sent.hit_rate)
     first = diagnosis.losses[0]
     assert (first.cause, first.is_measured) == ("volatile_text", False)
-    assert "a timestamp at character 52 of message 0 (system)" in first.evidence.text
+    assert "a timestamp at character 38 of message 0 (system)" in first.evidence.text
     assert first.evidence.place is not None
-    assert (first.evidence.place.message_index, first.evidence.place.char_offset) == (0, 52)
+    assert (first.evidence.place.message_index, first.evidence.place.char_offset) == (0, 38)
     assert "2026-03-14 09:" in first.evidence.examples[0]
     assert "into the last user message" in first.advice
     assert first.seconds is not None
@@ -53,7 +53,7 @@ def test_a_service_at_3_percent_is_cured_by_the_advice(server: RealServer, capsy
     assert main(["doctor", "--url", server.url, "--last", str(NUM_USERS * NUM_TURNS)]) == 0
     printed = capsys.readouterr().out
     assert "1. Text that changes from prompt to prompt stands in front of text that does not" in printed
-    assert "A timestamp at character 52 of message 0 (system)" in printed
+    assert "A timestamp at character 38 of message 0 (system)" in printed
 
     cured, diagnosis = sent_anew(server, "last-message")
     assert cured.hit_rate > 0.78
