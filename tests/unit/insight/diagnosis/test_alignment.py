@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefall.insight.diagnosis.alignment import MAX_SPAN, Gap, align, common_head
@@ -41,12 +41,14 @@ def test_texts_that_go_apart_are_not_aligned() -> None:
     assert (found.gaps, found.is_whole) == ((), False)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="ab", max_size=200), st.text(alphabet="ab", max_size=200))
 def test_the_common_head_is_counted_character_by_character(one: str, other: str) -> None:
     expected = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     assert common_head(one, other) == expected
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="abc ", max_size=120), st.text(alphabet="abc ", max_size=120))
 def test_outside_the_gaps_both_texts_are_the_same(one: str, other: str) -> None:
     found = align(one, other)

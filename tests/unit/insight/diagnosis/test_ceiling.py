@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefall.insight.diagnosis.ceiling import PrefixHasher, num_usable_tokens, prompt_keys, seed_of
@@ -9,6 +9,7 @@ from pagefall.insight.diagnosis.ceiling import PrefixHasher, num_usable_tokens, 
 prompts = st.lists(st.lists(st.integers(0, 2), max_size=14), min_size=1, max_size=12)
 
 
+@settings(deadline=None)
 @given(prompts, st.integers(1, 4), st.data())
 def test_the_ceiling_is_what_a_set_of_all_prefixes_gives(
     sequences: list[list[int]], page_size: int, data: st.DataObject

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefall.insight.diagnosis.ceiling import Keys, PrefixHasher, num_usable_tokens, prompt_keys
@@ -35,6 +35,7 @@ def keys_of(sequences: Sequence[Sequence[int]]) -> tuple[list[Keys], np.ndarray[
     return keys, num_usable_tokens(keys, np.array([len(each) for each in sequences]), 1)
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 2), max_size=8), min_size=1, max_size=16), st.integers(1, 40))
 def test_distances_say_what_an_lru_of_any_size_finds(sequences: list[list[int]], num_pages: int) -> None:
     keys, usable = keys_of(sequences)
