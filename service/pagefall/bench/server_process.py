@@ -1,4 +1,4 @@
-"""`pagefall serve` as a process of the benchmark's own, on a free port of this machine."""
+"""`pagefall serve`, or a router, as a process of the benchmark's own, on a free port of this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import anyio
 import httpx
@@ -47,7 +47,9 @@ def run_until_ended(function: Callable[[Config], Awaitable[Result]], config: Con
 
 
 @asynccontextmanager
-async def served(flags: Sequence[str], environ: Mapping[str, str]) -> AsyncIterator[str]:
+async def served(
+    flags: Sequence[str], environ: Mapping[str, str], *, subcommand: Literal["serve", "router"] = "serve"
+) -> AsyncIterator[str]:
     """The URL of a server that is ready, started with `flags` and a port of its own. Leaving ends it.
 
     `environ` is added to the environment of this process. The server asks for no key.
@@ -57,7 +59,7 @@ async def served(flags: Sequence[str], environ: Mapping[str, str]) -> AsyncItera
     with tempfile.TemporaryDirectory(prefix="pagefall-bench-") as folder:
         log = Path(folder) / "server.log"
         port = _free_port()
-        command = [sys.executable, "-m", "pagefall", "serve", *flags, "--host", _HOST, "--port", str(port)]
+        command = [sys.executable, "-m", "pagefall", subcommand, *flags, "--host", _HOST, "--port", str(port)]
         with log.open("wb") as stderr:
             process = await anyio.open_process(
                 command,

@@ -11,6 +11,7 @@ import msgspec
 from pagefall.bench.control_plane import ControlPlaneBenchConfig, bench_control_plane
 from pagefall.bench.engine import EngineBenchConfig, bench_engine
 from pagefall.bench.load.command import bench_load
+from pagefall.bench.router_overhead import RouterBenchConfig, bench_router
 from pagefall.bench.storage_hit import StorageHitConfig, bench_storage_hit
 from pagefall.bench.workload_bench import (
     MultiTurnConfig,
@@ -82,6 +83,26 @@ CONTROL_PLANE_FLAGS = FlagTable(
     ),
 )
 
+ROUTER_BENCH_FLAGS = FlagTable(
+    program="pagefall bench router",
+    summary="Time what the router adds to the first token, before a worker that answers at once.",
+    groups=(
+        Group(
+            "Measurements",
+            "",
+            RouterBenchConfig,
+            (
+                Flag("rate", "requests a second", above=0),
+                Flag("seconds", "length of each round, at the worker and at the router", "SECONDS", above=0),
+                Flag("rounds", "how often, in turns", minimum=1),
+                Flag("prompt-tokens", "length of the prompts, about", minimum=1),
+                Flag("policy", "which worker gets a request"),
+                Flag("router-flags", "further flags of the router, as one word", "FLAGS"),
+                Flag("json", "write every sample to this file too", "FILE"),
+            ),
+        ),
+    ),
+)
 
 STORAGE_HIT_FLAGS = FlagTable(
     program="pagefall bench storage-hit",
@@ -115,6 +136,7 @@ _COMMANDS: Final = (
     "shared-prefix",
     "storage-hit",
     "control-plane",
+    "router",
     "copies",
     "transfers",
 )
@@ -136,6 +158,8 @@ def bench(argv: Sequence[str]) -> int:
             return bench_storage_hit(parse_storage_hit(flags, os.environ))
         case "control-plane":
             return bench_control_plane(parse_control_plane(flags, os.environ))
+        case "router":
+            return bench_router(_parse(ROUTER_BENCH_FLAGS, RouterBenchConfig, flags))
         case _:
             alike = nearest(name, _COMMANDS)
             raise ConfigError(f"bench {name}: unknown; " + (f"did you mean {alike}?" if alike else "see --help"))

@@ -20,6 +20,7 @@ commands:
   explain              why a request's prompt was not cached, or not all of it, and the last requests
   doctor               why a running server's hit rate is what it is, and what to do about it
   doctor prompts       the same for a log of requests, without a server
+  doctor template      whether a model's chat template lets the next turn reuse the last one
   backends             the stores that are installed, and their settings
   cache stats          what a store of pages holds, without a server
   cache verify         read every page of a store and check it
@@ -32,6 +33,7 @@ commands:
   bench shared-prefix  questions under few system prompts: the same, cache on against off
   bench storage-hit    a hit in a store against none, one in host memory against the device
   bench control-plane  time the scheduler and the prefix cache, without a model
+  bench router         time what the router adds to the first token
   bench copies         time copies between device and host pages against memcpy
   bench transfers      time pages between host memory and a store, and how late the event loop is meanwhile
 
@@ -102,6 +104,14 @@ def _dispatch(argv: list[str]) -> int:
             from pagefall.cli.doctor_prompts import doctor_prompts
 
             return doctor_prompts(rest)
+        case ["doctor", "template", *rest]:
+            from pagefall.cli.torchless import leave_torch_out
+
+            leave_torch_out()
+
+            from pagefall.cli.doctor_template import doctor_template
+
+            return doctor_template(rest)
         case ["doctor", *flags]:
             from pagefall.cli.doctor import doctor
 

@@ -21,6 +21,7 @@ COMMANDS = (
     "bench shared-prefix",
     "bench storage-hit",
     "bench control-plane",
+    "bench router",
     "bench transfers",
 )
 
