@@ -160,7 +160,10 @@ async def running_engine(
             clients=tiers.clients,
         )
     kv_log = KvEventLog(namespace=state.namespace, page_size=cache.page_size)
-    with PromptEncoder(tokenizer, max_waiting=max_outstanding) as encoder, ConstraintCompiler(grammars) as compiler:
+    with (
+        PromptEncoder(tokenizer, max_waiting=max_outstanding, end_token_ids=eos_token_ids) as encoder,
+        ConstraintCompiler(grammars) as compiler,
+    ):
         runner = ModelRunner(model, thread)
         decider = Scheduler(
             to_scheduler,

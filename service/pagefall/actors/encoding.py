@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -16,6 +16,7 @@ from pagefall.actors.refusals import unavailable
 from pagefall.insight.explanation import Explanation, explain
 from pagefall.insight.records import RequestRecord
 from pagefall.messages import TokenIds
+from pagefall.text.answer_memory import AnswerMemory, EncodedPrompt, PromptKey
 from pagefall.text.requests import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from pagefall.text.tokenizer import Tokenizer
 
@@ -35,8 +36,10 @@ _MAX_EXPLANATIONS: Final = 4
 class PromptEncoder:
     """Encodes small prompts at once and large ones on a few threads of its own. Used as a context manager."""
 
-    def __init__(self, tokenizer: Tokenizer, *, max_waiting: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, max_waiting: int, end_token_ids: Set[int] = frozenset()) -> None:
+        """`end_token_ids` are those that end an answer."""
         self._tokenizer = tokenizer
+        self._answers = AnswerMemory(tokenizer, end_token_ids)
         self._max_waiting = max_waiting
         self._num_waiting = 0
         self._num_explaining = 0
@@ -54,10 +57,27 @@ class PromptEncoder:
         """Raises `RequestError`: 400 where the chat template refuses, 503 where `max_waiting` others are in line."""
         return await self._perform(partial(self._encode, prompt), size=_size(prompt))
 
+    async def encode_with_history(self, prompt: Prompt, salt: str) -> EncodedPrompt:
+        """As `encode`; answers of this server in a chat have the tokens that were sampled, and its key is for
+        `remember`.
+        """
+        if not isinstance(prompt, ChatPrompt):
+            return EncodedPrompt(await self.encode(prompt), None)
+        work = partial(self._encode_chat, prompt, salt)
+        return await self._perform(work, size=_size(prompt))
+
+    def remember(self, key: PromptKey, token_ids: Sequence[int]) -> None:
+        """The whole answer to the prompt of `key`, without the token that ended it. Returns before it is remembered."""
+        self._threads.submit(self._answers.remember, key, np.array(token_ids, dtype=np.uint32))
+
     async def decode(self, token_ids: Sequence[int]) -> str:
         """The text of the ids, special tokens included. Raises `RequestError` like `encode`."""
         decode = partial(self._tokenizer.decode, token_ids, skip_special_tokens=False)
         return await self._perform(decode, size=len(token_ids))
+
+    def echo(self, prompt: Prompt, token_ids: TokenIds) -> str:
+        """The prompt as text: as it came, or where ids came, what they say."""
+        return prompt.text if isinstance(prompt, TextPrompt) else self._tokenizer.decode(token_ids)
 
     async def explain(self, record: RequestRecord, *, model: str, redact: bool) -> Explanation:
         """As `insight.explanation.explain`, on a thread. Raises `RequestError` (503) where four are under way."""
@@ -88,16 +108,21 @@ class PromptEncoder:
             case TextPrompt():
                 return self._tokenizer.encode(prompt.text, add_special_tokens=prompt.add_special_tokens)
             case ChatPrompt():
-                text = self._tokenizer.apply_chat_template(
-                    prompt.messages,
-                    tools=prompt.tools,
-                    add_generation_prompt=prompt.add_generation_prompt,
-                    continue_final_message=prompt.continue_final_message,
-                    template_kwargs=prompt.template_kwargs,
-                )
-                return self._tokenizer.encode(text, add_special_tokens=False)  # the template wrote them
+                return self._tokenizer.encode(self._render(prompt), add_special_tokens=False)  # the template wrote them
             case _:
                 assert_never(prompt)
+
+    def _encode_chat(self, prompt: ChatPrompt, salt: str) -> EncodedPrompt:
+        return self._answers.encode(self._render(prompt), salt)
+
+    def _render(self, prompt: ChatPrompt) -> str:
+        return self._tokenizer.apply_chat_template(
+            prompt.messages,
+            tools=prompt.tools,
+            add_generation_prompt=prompt.add_generation_prompt,
+            continue_final_message=prompt.continue_final_message,
+            template_kwargs=prompt.template_kwargs,
+        )
 
 
 def _size(prompt: Prompt) -> int:

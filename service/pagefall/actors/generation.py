@@ -23,6 +23,10 @@ class TextGeneration:
         self._has_news = asyncio.Event()
 
     @property
+    def answer(self) -> Answer:
+        return self._answer
+
+    @property
     def is_complete(self) -> bool:
         return self._answer.finish_reason is not None
 

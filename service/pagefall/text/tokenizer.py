@@ -75,6 +75,8 @@ class Tokenizer:
         """All its text; None where there is no template."""
         self.has_chat_template = self.chat_template is not None
         self._traits = TemplateTraits(self.chat_template or "")
+        self.knows_tools = self._traits.knows_tools
+        """Whether the template writes tools and calls; else they are told in plain messages."""
         reserved = set(inspect.signature(fast.apply_chat_template).parameters) | {"messages"}
         self._reserved_template_names = frozenset(reserved - {"kwargs"})
 
