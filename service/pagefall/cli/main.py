@@ -79,8 +79,10 @@ def _dispatch(argv: list[str]) -> int:
 
             router_config = parse_router(flags, os.environ)
 
+            from pagefall.cli.torchless import leave_torch_out
             from pagefall.router.serve import serve as serve_router
 
+            leave_torch_out()
             if router_config.routing.disable_tokenizer:
                 return serve_router(router_config, None)
 

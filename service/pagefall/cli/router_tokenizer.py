@@ -1,4 +1,4 @@
-"""The tokenizer of `pagefall router`. Apart, since it imports transformers, and that imports torch where it is."""
+"""The tokenizer of `pagefall router`. Apart, since it imports transformers, and that imports torch if it can."""
 
 from __future__ import annotations
 
