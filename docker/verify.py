@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -199,6 +200,8 @@ class Checks:
         cold = self._stack.ask(body)
         self._stack.compose("restart", "pagefall")
         self._all_healthy("pagefall")
+        # A server that has computed nothing yet cannot tell whether loading pays, and may not wait for it.
+        self._stack.ask(prompt(f"warm up {time.monotonic()}"))
         warm = self._stack.ask(body)
         assert warm["choices"][0]["text"] == cold["choices"][0]["text"], "another answer after the restart"
         return self._hit("storage", warm)
@@ -214,7 +217,7 @@ class Checks:
             return self.hits_from_the_store()
         finally:
             self._stack.environment["PAGEFALL_STORE"] = "redis"
-            self._stack.compose("--profile", "s3", "rm", "-sf", "pagefall", "seaweedfs", "bucket")
+            self._stack.compose("--profile", "s3", "rm", "-sfv", "pagefall", "seaweedfs", "bucket")
 
     def cluster_comes_up(self) -> str:
         self._stack.compose("--profile", "cluster", "up", "-d", "router")
@@ -250,9 +253,18 @@ class Checks:
             wait_for(f"{service} is healthy", partial(self._stack.is_healthy, service), START_SECONDS)
         return ", ".join(services)
 
+    def _why(self) -> str:
+        """For which reasons the published server has missed tokens, all its prompts together."""
+        try:
+            metrics = self._stack.get("/metrics").decode()
+        except OSError as error:
+            return str(error)
+        counts = re.findall(r'pagefall_missed_tokens_total\{reason="(\w+)"\} (\d+)', metrics)
+        return "missed: " + ", ".join(f"{reason} {count}" for reason, count in counts if int(count))
+
     def _hit(self, tier: str, answer: dict[str, Any]) -> str:
         num_tokens, num_prompt = tokens_by_tier(answer)[tier], answer["usage"]["prompt_tokens"]
-        assert num_tokens > 0, f"no token from the {tier}: {answer['usage']}"
+        assert num_tokens > 0, f"no token from the {tier}: {answer['usage']['prompt_tokens_details']}; {self._why()}"
         return f"{num_tokens} of {num_prompt} prompt tokens from the {tier}"
 
 
