@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from pagefall.actors.runner import DeviceThread
 from pagefall.actors.tokenizer import TokenizerActor
-from pagefall.app import running_engine
+from pagefall.app import grammars_for, running_engine
 from pagefall.config import CacheConfig, Dtype, ModelConfig, SchedulerConfig, TierConfig
 from pagefall.messages import RequestId, SamplingParams
 from pagefall.model.engine import load
@@ -52,16 +52,21 @@ async def engine_for(folder: Path, setting: Setting, dtype: Dtype = "float32") -
     config = ModelConfig(model_path=str(folder), dtype=dtype, device="cpu")
     with DeviceThread() as thread:
         spec = thread.call(inspect, config)
-        model = thread.call(load, spec, setting.cache, setting.scheduler, TierConfig(), compile=config.compile)
+        tokenizer = load_tokenizer(str(folder))
+        grammars = grammars_for(tokenizer, spec)
+        model = thread.call(
+            load, spec, setting.cache, setting.scheduler, TierConfig(), compile=config.compile, grammars=grammars
+        )
         async with running_engine(
             model,
-            load_tokenizer(str(folder)),
+            tokenizer,
             ModelCard(id="test", context_length=model.info.context_length, vocab_size=spec.vocab_size, created=0),
             thread=thread,
             num_pages=model.info.pool.num_pages,
             eos_token_ids=spec.eos_token_ids,
             cache=setting.cache,
             scheduler=setting.scheduler,
+            grammars=grammars,
         ) as engine:
             yield engine
 

@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -15,8 +15,6 @@ from pagefall.errors import RequestError
 from pagefall.messages import SamplingParams
 from pagefall.text.constraints import AnyJson, Constraint
 from pagefall.text.grammar import grammar_text
-
-MAX_WAITING: Final = 32
 
 
 class GrammarCompiler(Protocol):
@@ -33,7 +31,7 @@ class GrammarCompiler(Protocol):
 class ConstraintCompiler:
     """Compiles on one thread of its own. Used as a context manager; leaving it closes the grammars."""
 
-    def __init__(self, grammars: GrammarCompiler | None, *, max_waiting: int = MAX_WAITING) -> None:
+    def __init__(self, grammars: GrammarCompiler | None, *, max_waiting: int) -> None:
         """Without `grammars` every constraint is refused."""
         self._grammars = grammars
         self._max_waiting = max_waiting

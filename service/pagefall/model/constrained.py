@@ -161,8 +161,11 @@ class _ConstrainedAnswer:
         if not np.array_equal(token_ids[:num_consumed], self._consumed):
             self._matcher.reset()
             num_consumed = 0
-        if not self._matcher.consume_tokens(token_ids[num_consumed:].tolist()):
-            return self._matcher.get_error() or "it does not accept the answer so far"
+        for token_id in token_ids[num_consumed:].tolist():
+            if self._matcher.is_stopped() and not self._matcher.is_error():
+                break  # at the end of the grammar, with a request that goes on all the same (`ignore_eos`)
+            if not self._matcher.consume_token(token_id):
+                return self._matcher.get_error() or "it does not accept the answer so far"
         self._consumed = token_ids
         mask = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)[: len(words)]
         if self._matcher.is_error():

@@ -58,7 +58,7 @@ class World:
             self.at_scheduler.address,
             tokenizer,
             encoder,
-            ConstraintCompiler(None),
+            ConstraintCompiler(None, max_waiting=4),
             model=ModelCard(id="m", context_length=100, vocab_size=300, created=0),
             eos_token_ids=frozenset([EOS]),
             max_outstanding=max_outstanding,
