@@ -162,7 +162,7 @@ async def running_engine(
     kv_log = KvEventLog(namespace=state.namespace, page_size=cache.page_size)
     with (
         PromptEncoder(tokenizer, max_waiting=max_outstanding, end_token_ids=eos_token_ids) as encoder,
-        ConstraintCompiler(grammars) as compiler,
+        ConstraintCompiler(grammars, max_waiting=max_outstanding) as compiler,
     ):
         runner = ModelRunner(model, thread)
         decider = Scheduler(
