@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Final
 
-from pagefall.messages import FinishReason, PrefixReport, RequestOutput, TokenIds
+import msgspec
+
+from pagefall.messages import FinishReason, PrefixReport, RequestOutput, TokenIds, TokenLogprob
 from pagefall.text.detokenize import IncrementalDetokenizer
 from pagefall.text.logprobs import text_logprob
 from pagefall.text.requests import TextDelta, TextLogprob, Usage
@@ -28,20 +30,35 @@ class Answer:
         prompt_token_ids: TokenIds,
         stop: tuple[str, ...],
         kept_special_token_ids: Set[int] = frozenset(),
+        *,
+        echoed: str | None = None,
+        echoes_logprobs: bool = False,
+        num_pinned_tokens: int = 0,
     ) -> None:
+        """`echoed`: the prompt as it stands before the answer; `echoes_logprobs`: so do its log-probabilities."""
         self.finish_reason: FinishReason | None = None
         """Set once the answer is complete, be it that a stop string was found in it."""
+        self.all_token_ids: list[int] = []
+        """Every token so far, but a stop token."""
         self._tokenizer = tokenizer
         self._detokenizer = IncrementalDetokenizer(tokenizer, prompt_token_ids, kept_special_token_ids)
         self._stop = StopMatcher(stop)
         self._num_prompt_tokens = len(prompt_token_ids)
         self._prompt_tail = tokenizer.decode(prompt_token_ids[-_NUM_TAIL_TOKENS:], skip_special_tokens=False)
+        self._num_pinned_tokens = num_pinned_tokens
         self._num_tokens = 0
         self._usage: Usage | None = None
         self._prefix: PrefixReport | None = None
-        self._text: list[str] = []
+        self._echoes_logprobs = echoes_logprobs
+        self._first_token_id = int(prompt_token_ids[0])
+        self._text: list[str] = [] if echoed is None else [echoed]
         self._token_ids: list[int] = []
         self._logprobs: list[TextLogprob] = []
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it was ended before the model's own end of it."""
+        return self.finish_reason == "abort" or self._stop.matched is not None
 
     def push(self, output: RequestOutput) -> None:
         """Adds what one step brought. After `finish_reason` is set nothing is added any more.
@@ -51,6 +68,8 @@ class Answer:
         if self.finish_reason is not None:
             return
         self._prefix = output.prefix or self._prefix
+        if self._echoes_logprobs and output.prefix is not None:
+            self._echo_logprobs(output.prompt_logprobs)
         ends_in_stop_token = output.finish_reason == "stop" and len(output.token_ids) > 0
         self._show(output, len(output.token_ids) - ends_in_stop_token)
         self._num_tokens += ends_in_stop_token and self._stop.matched is None
@@ -78,10 +97,20 @@ class Answer:
             usage=self._usage,
             prefix=self._prefix,
             prompt_tail=self._prompt_tail,
+            num_pinned_tokens=self._num_pinned_tokens,
+            stop_string=self._stop.matched,
         )
-        self._prompt_tail = ""
+        self._prompt_tail, self._num_pinned_tokens = "", 0
         self._text, self._token_ids, self._logprobs, self._usage, self._prefix = [], [], [], None, None
         return delta
+
+    def _echo_logprobs(self, logprobs: tuple[TokenLogprob, ...]) -> None:
+        """Of all the prompt; of none of it if the request has ended before that was computed."""
+        if len(logprobs) < self._num_prompt_tokens - 1:
+            return
+        first = text_logprob(self._tokenizer, TokenLogprob(self._first_token_id, 0.0))
+        self._logprobs.append(msgspec.structs.replace(first, is_first=True))
+        self._logprobs.extend(text_logprob(self._tokenizer, logprob) for logprob in logprobs)
 
     def _show(self, output: RequestOutput, num_tokens: int) -> None:
         """Adds the first `num_tokens` of the output, or those up to the one that completes a stop string."""
@@ -90,6 +119,7 @@ class Answer:
                 return
             self._num_tokens += 1
             self._token_ids.append(output.token_ids[index])
+            self.all_token_ids.append(output.token_ids[index])
             self._text.append(self._stop.push(self._detokenizer.push(output.token_ids[index : index + 1])))
             if output.logprobs:
                 self._logprobs.append(text_logprob(self._tokenizer, output.logprobs[index]))

@@ -52,6 +52,7 @@ from pagefall.messages import (
     TokenIds,
     ToScheduler,
 )
+from pagefall.text.answer_memory import EncodedPrompt, PromptKey
 from pagefall.text.requests import ChatPrompt, GenerateRequest, ModelCard, Prompt, resolve_max_tokens
 from pagefall.text.tokenizer import Tokenizer
 
@@ -72,7 +73,9 @@ def scheduler_mailbox_capacity(max_outstanding: int) -> int:
 class _Outstanding:
     """A request that the scheduler knows, or is about to. `cancelled`: it was told that the request is over."""
 
-    def __init__(self, submit: Submit, generation: TextGeneration) -> None:
+    def __init__(self, submit: Submit, generation: TextGeneration, key: PromptKey | None) -> None:
+        """`key`: what the answer is to be remembered by."""
+        self.key = key
         self.num_tokens = len(submit.token_ids) + submit.stop.max_tokens
         self.generation = generation
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -148,14 +151,14 @@ class TokenizerActor(Actor[FromScheduler]):
         self._refuse_if_full()
         self._num_encoding += 1
         try:
-            token_ids = await self._encoder.encode(request.prompt)
+            prompt = await self._encoder.encode_with_history(request.prompt, request.cache_salt)
             sampling = await self._compiler.constrain(request.sampling, request.constraint)
         except RequestError:
             self._traffic.refuse("bad_prompt")
             raise
         finally:
             self._num_encoding -= 1
-        outstanding = self._submit(request, token_ids, sampling, began_at=began_at)
+        outstanding = self._submit(request, prompt, sampling, began_at=began_at)
         try:
             await outstanding.accepted
         except asyncio.CancelledError:
@@ -246,10 +249,20 @@ class TokenizerActor(Actor[FromScheduler]):
         generation = self._outstanding[output.request_id].generation
         self._traffic.push(output)
         generation.push(output)
+        if generation.is_complete:
+            self._remember(output.request_id)
         if output.finish_reason is not None:
             self._forget(output.request_id)
         elif generation.is_complete:
             self._cancel(output.request_id, "stop")  # a stop string: the scheduler cannot know
+
+    def _remember(self, request_id: RequestId) -> None:
+        """For the next turn, whose prompt may have the answer in it."""
+        outstanding = self._outstanding[request_id]
+        key, outstanding.key = outstanding.key, None
+        answer = outstanding.generation.answer
+        if key is not None and not answer.is_cut:
+            self._encoder.remember(key, answer.all_token_ids)
 
     def _refuse_if_full(self) -> None:
         self._refuse_if_leaving()
@@ -277,9 +290,10 @@ class TokenizerActor(Actor[FromScheduler]):
             raise storage_refusal(changed)
 
     def _submit(
-        self, request: GenerateRequest, token_ids: TokenIds, sampling: SamplingParams, *, began_at: float
+        self, request: GenerateRequest, prompt: EncodedPrompt, sampling: SamplingParams, *, began_at: float
     ) -> _Outstanding:
         """Sends the request on. Raises `RequestError` if it is too long, or if the door was closed meanwhile."""
+        token_ids = prompt.token_ids
         try:
             max_tokens = resolve_max_tokens(
                 max_tokens=request.max_tokens,
@@ -298,11 +312,22 @@ class TokenizerActor(Actor[FromScheduler]):
             stop=StopParams(max_tokens=max_tokens, stop_token_ids=stop_token_ids),
             cache_salt=request.cache_salt,
             priority=request.priority,
+            wants_prompt_logprobs=request.echo and sampling.num_top_logprobs is not None,
         )
         self._refuse_if_leaving()
-        answer = Answer(self._tokenizer, token_ids, request.stop, request.kept_special_token_ids)
+        echoed = self._encoder.echo(request.prompt, token_ids) if request.echo else None
+        answer = Answer(
+            self._tokenizer,
+            token_ids,
+            request.stop,
+            request.kept_special_token_ids,
+            echoed=echoed,
+            echoes_logprobs=submit.wants_prompt_logprobs,
+        )
         outstanding = _Outstanding(
-            submit, TextGeneration(answer, partial(self._abort, request.request_id, "client_gone"))
+            submit,
+            TextGeneration(answer, partial(self._abort, request.request_id, "client_gone")),
+            prompt.key,
         )
         self._traffic.begin(request, token_ids, max_tokens=max_tokens, began_at=began_at)
         self._outstanding[request.request_id] = outstanding

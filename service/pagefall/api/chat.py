@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from pagefall.api.chat_reply import CallShape, ChatReply, assistant_message, whole_parts
+from pagefall.api.choices import choices_of
 from pagefall.api.decode import parse_body
 from pagefall.api.engine import Engine
 from pagefall.api.serve import Answer, ClientRequest, serve
@@ -58,14 +59,16 @@ class ChatCompletions:
         check_model(body.model, card)
         tools = chat_tools(body)
         answer_id = f"chatcmpl-{uuid.uuid4().hex}"
+        n = body.n or 1
         return ClientRequest(
-            prompts=(chat_request(body, card, RequestId(answer_id), tools),),
+            prompts=choices_of((chat_request(body, card, RequestId(answer_id), tools),), n),
             format=ChatFormat(
                 answer_id,
                 model=card.id,
                 created=int(time.time()),
                 include_usage=include_usage(body),
                 logprobs=bool(body.logprobs),
+                n=n,
                 parser=partial(parser, card.replies, tools.policy),
                 call_shape="function_call" if tools.is_old else "tool_calls",
             ),
@@ -87,6 +90,7 @@ class ChatFormat:
         created: int,
         include_usage: bool,
         logprobs: bool,
+        n: int,
         parser: Callable[..., ReplyParser],
         call_shape: CallShape,
     ) -> None:
@@ -95,6 +99,7 @@ class ChatFormat:
         self._created = created
         self._include_usage = include_usage
         self._logprobs = logprobs
+        self._n = n
         self._parser = parser
         self._call_shape = call_shape
         self._replies: dict[int, ChatReply] = {}
@@ -123,7 +128,7 @@ class ChatFormat:
         if not self._include_usage:
             return None
         return ChatCompletionChunk(
-            id=self._id, created=self._created, model=self._model, choices=(), usage=wire_usage(usages)
+            id=self._id, created=self._created, model=self._model, choices=(), usage=wire_usage(usages, n=self._n)
         )
 
     def complete(self, answers: Sequence[Answer]) -> ChatCompletion:
@@ -132,7 +137,7 @@ class ChatFormat:
             created=self._created,
             model=self._model,
             choices=tuple(self._choice(index, answer) for index, answer in enumerate(answers)),
-            usage=wire_usage(answer.usage for answer in answers),
+            usage=wire_usage((answer.usage for answer in answers), n=self._n),
         )
 
     def _choice(self, index: int, answer: Answer) -> ChatChoice:

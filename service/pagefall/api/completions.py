@@ -21,6 +21,7 @@ from pagefall.api.wire_completions import (
     CompletionRequest,
     LegacyLogprobs,
     completion_requests,
+    num_choices,
 )
 from pagefall.api.wire_sampling import check_model, include_usage
 from pagefall.api.wire_usage import wire_usage
@@ -52,22 +53,24 @@ class Completions:
                 created=int(time.time()),
                 include_usage=include_usage(body),
                 num_top_logprobs=body.logprobs,
+                n=num_choices(body),
             ),
             stream=bool(body.stream),
         )
 
 
 class CompletionFormat:
-    """Writes text completions; choice `i` answers prompt `i`."""
+    """Writes text completions; choice `i` answers prompt `i // n`."""
 
     def __init__(
-        self, answer_id: str, *, model: str, created: int, include_usage: bool, num_top_logprobs: int | None
+        self, answer_id: str, *, model: str, created: int, include_usage: bool, num_top_logprobs: int | None, n: int
     ) -> None:
         self._id = answer_id
         self._model = model
         self._created = created
         self._include_usage = include_usage
         self._num_top_logprobs = num_top_logprobs
+        self._n = n
         self._logprobs: dict[int, LegacyLogprobWriter] = {}
 
     def chunks(self, index: int, delta: TextDelta) -> Sequence[Completion]:
@@ -79,7 +82,8 @@ class CompletionFormat:
     def usage_chunk(self, usages: Sequence[Usage]) -> Completion | None:
         if not self._include_usage:
             return None
-        return Completion(id=self._id, created=self._created, model=self._model, choices=(), usage=wire_usage(usages))
+        usage = wire_usage(usages, n=self._n)
+        return Completion(id=self._id, created=self._created, model=self._model, choices=(), usage=usage)
 
     def complete(self, answers: Sequence[Answer]) -> Completion:
         return Completion(
@@ -90,7 +94,7 @@ class CompletionFormat:
                 self._choice(index, answer.text, answer.logprobs, answer.finish_reason)
                 for index, answer in enumerate(answers)
             ),
-            usage=wire_usage(answer.usage for answer in answers),
+            usage=wire_usage((answer.usage for answer in answers), n=self._n),
         )
 
     def _completion(self, choices: tuple[CompletionChoice, ...]) -> Completion:
@@ -130,8 +134,14 @@ class LegacyLogprobWriter:
                 self._offset += len(self._utf8.decode(logprob.chosen.bytes))
         return LegacyLogprobs(
             tokens=[logprob.chosen.text for logprob in logprobs],
-            token_logprobs=[max(logprob.chosen.logprob, LOWEST_LOGPROB) for logprob in logprobs],
-            top_logprobs=[_by_text((*logprob.top, logprob.chosen)) for logprob in logprobs] if self._top else None,
+            token_logprobs=[
+                None if logprob.is_first else max(logprob.chosen.logprob, LOWEST_LOGPROB) for logprob in logprobs
+            ],
+            top_logprobs=[
+                None if logprob.is_first else _by_text((*logprob.top, logprob.chosen)) for logprob in logprobs
+            ]
+            if self._top
+            else None,
             text_offset=offsets,
         )
 

@@ -1,4 +1,7 @@
-"""Server-sent events as OpenAI's clients read them: one `data:` line an event, `[DONE]` at the end."""
+"""Server-sent events as OpenAI's clients read them: one `data:` line an event, `[DONE]` at the end.
+
+Those of /v1/responses and of Anthropic's API have names, and end with an event of their own.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,18 @@ _HEADERS: Final = [
 ]
 
 
+class NamedEvent(msgspec.Struct, frozen=True):
+    """`data` of an event with a name."""
+
+    name: str
+    data: msgspec.Struct
+
+
+def named(data: msgspec.Struct) -> NamedEvent:
+    """An event whose name is the tag of its struct."""
+    return NamedEvent(str(data.__struct_config__.tag), data)
+
+
 class EventStream:
     """One streamed answer. Every event goes out in one `send`, so several tasks may send theirs to one stream."""
 
@@ -31,11 +46,18 @@ class EventStream:
 
     async def send(self, event: msgspec.Struct) -> None:
         """Sends one event now."""
-        await self._body(b"data: " + msgspec.json.encode(event) + b"\n\n", more_body=True)
+        head = b"data: "
+        if isinstance(event, NamedEvent):
+            head, event = b"event: " + event.name.encode() + b"\ndata: ", event.data
+        await self._body(head + msgspec.json.encode(event) + b"\n\n", more_body=True)
 
     async def finish(self) -> None:
         """Ends a complete answer."""
         await self._body(b"data: [DONE]\n\n", more_body=False)
+
+    async def close(self) -> None:
+        """Ends a stream whose last event says that it is the last."""
+        await self._body(b"", more_body=False)
 
     async def fail(self, error: RequestError) -> None:
         """Ends an answer that cannot be completed: the error is the last event, and `[DONE]` does not come."""

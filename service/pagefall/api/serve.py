@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import anyio
 import anyio.to_thread
@@ -22,7 +22,7 @@ from pagefall.api.access import http_request_id, note_usage
 from pagefall.api.cache_header import ANSWER, cache_header, wants_cache_header
 from pagefall.api.engine import Engine, Generation
 from pagefall.api.errors import internal_error
-from pagefall.api.event_stream import EventStream
+from pagefall.api.event_stream import EventStream, NamedEvent
 from pagefall.api.json_response import json_response
 from pagefall.api.tasks import run_all, run_until_disconnect
 from pagefall.errors import RequestError
@@ -47,6 +47,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     prefix: PrefixReport | None
     prompt_tail: str = ""
     """See `TextDelta`."""
+    deltas: tuple[TextDelta, ...] = ()
+    """The answer as it came."""
 
 
 class AnswerFormat(Protocol):
@@ -56,10 +58,21 @@ class AnswerFormat(Protocol):
         """The events for a delta of prompt `index`; none if it shows nothing."""
 
     def usage_chunk(self, usages: Sequence[Usage]) -> msgspec.Struct | None:
-        """The event after the last delta, None if the client did not ask for it."""
+        """The event after the last delta, None if the client did not ask for it. `usages[i]` is of prompt `i`."""
 
     def complete(self, answers: Sequence[Answer]) -> msgspec.Struct:
         """The answer to a request that does not stream."""
+
+
+@runtime_checkable
+class NamedEventFormat(AnswerFormat, Protocol):
+    """Of an endpoint whose stream is of `NamedEvent`s and ends with one of them, not with `[DONE]`."""
+
+    def opening(self) -> Sequence[NamedEvent]:
+        """The events that need no delta, once the engine has accepted the request."""
+
+    def failure(self, error: RequestError) -> Sequence[NamedEvent]:
+        """The events that end an answer which cannot be completed."""
 
 
 class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +139,7 @@ async def _collect(generations: Sequence[Generation]) -> list[Answer]:
             usage=deltas[-1].usage,
             prefix=deltas[0].prefix,
             prompt_tail=deltas[0].prompt_tail,
+            deltas=tuple(deltas),
         )
 
     await run_all([partial(collect, index) for index in range(len(generations))])
@@ -164,7 +178,7 @@ async def _stream(
 ) -> None:
     """`begun` are the deltas that were taken from each generation already."""
     events = EventStream(send)
-    usages: list[Usage] = []
+    usages: dict[int, Usage] = {}
 
     async def forward(index: int) -> None:
         for delta in begun[index]:
@@ -174,21 +188,37 @@ async def _stream(
 
     async def show(index: int, delta: TextDelta) -> None:
         if delta.usage is not None:
-            usages.append(delta.usage)
+            usages[index] = delta.usage
         for chunk in format.chunks(index, delta):
             await events.send(chunk)
 
     await events.start(headers)
     try:
+        if isinstance(format, NamedEventFormat):
+            for event in format.opening():
+                await events.send(event)
         await run_all([partial(forward, index) for index in range(len(generations))])
     except RequestError as error:
-        await events.fail(error)
+        await _fail(events, format, error)
     except Exception:  # noqa: BLE001 - the status is sent: what is left is to say so in the stream
         _log.exception("a stream failed after it had begun")
-        await events.fail(internal_error())
+        await _fail(events, format, internal_error())
     else:
-        note_usage(scope, usages)
-        usage_chunk = format.usage_chunk(usages)
+        in_order = [usages[index] for index in range(len(generations))]
+        note_usage(scope, in_order)
+        usage_chunk = format.usage_chunk(in_order)
         if usage_chunk is not None:
             await events.send(usage_chunk)
-        await events.finish()
+        if isinstance(format, NamedEventFormat):
+            await events.close()
+        else:
+            await events.finish()
+
+
+async def _fail(events: EventStream, format: AnswerFormat, error: RequestError) -> None:
+    if not isinstance(format, NamedEventFormat):
+        await events.fail(error)
+        return
+    for event in format.failure(error):
+        await events.send(event)
+    await events.close()

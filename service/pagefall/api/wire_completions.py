@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
+from pagefall.api.choices import choices_of
 from pagefall.api.no_ops import NoOps, refuse_unsupported
 from pagefall.api.structured_output import answer_constraint
 from pagefall.api.wire_sampling import (
     SAMPLING_NO_OPS,
+    NumChoices,
     NumTopLogprobs,
     SamplingFields,
     TokenId,
@@ -29,25 +31,31 @@ _MAX_PROMPTS: Final = 1024
 
 
 class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
-    """`prompt`: a string, strings, token ids, or lists of token ids."""
+    """`prompt`: a string, strings, token ids, or lists of token ids. `max_tokens` 0 only computes and caches it, and with
+    `echo` says what the prompt's own tokens were worth.
+    """
 
     prompt: str | list[str | TokenId | list[TokenId]]
+    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     logprobs: NumTopLogprobs | None = None
+    best_of: NumChoices | None = None
+    echo: bool | None = None
 
-    best_of: Any = None
-    echo: Any = None
     suffix: Any = None
 
 
-_NO_OPS: Final[NoOps] = {**SAMPLING_NO_OPS, "best_of": (1,), "echo": (False,), "suffix": ("",)}
+_NO_OPS: Final[NoOps] = {**SAMPLING_NO_OPS, "suffix": ("",)}
 
 
 class LegacyLogprobs(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry a token. `text_offset` counts characters from the start of the choice's text."""
+    """One entry a token; null for the first token of an echoed prompt, which nothing stands before.
+
+    `text_offset` counts characters from the start of the choice's text.
+    """
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
 
 
@@ -75,13 +83,14 @@ def prompt_request_id(answer_id: str, index: int) -> RequestId:
 
 
 def completion_requests(body: CompletionRequest, card: ModelCard, answer_id: str) -> tuple[GenerateRequest, ...]:
-    """One request a prompt, in order. Raises `RequestError` naming the first field that is wrong or not supported."""
+    """`n` requests a prompt, in order. Raises `RequestError` naming the first field that is wrong or not supported."""
     refuse_unsupported(body, _NO_OPS)
+    n = num_choices(body)
     prompts = _prompts(body.prompt, card)
     sampling = sampling_params(body, card, num_top_logprobs=body.logprobs)
     token_ids = stop_token_ids(body, card)
     constraint = answer_constraint(body)
-    return tuple(
+    requests = tuple(
         GenerateRequest(
             request_id=RequestId(answer_id) if len(prompts) == 1 else prompt_request_id(answer_id, index),
             prompt=prompt,
@@ -93,9 +102,24 @@ def completion_requests(body: CompletionRequest, card: ModelCard, answer_id: str
             cache_salt=body.cache_salt or "",
             priority=body.priority or 0,
             constraint=constraint,
+            echo=bool(body.echo),
         )
         for index, prompt in enumerate(prompts)
     )
+    return choices_of(requests, n)
+
+
+def num_choices(body: CompletionRequest) -> int:
+    """Raises `RequestError` for a `best_of` that would choose among more answers than are returned."""
+    n = body.n or 1
+    if body.best_of not in (None, n):
+        raise RequestError(
+            f"Unsupported value: this server returns every answer that it makes: 'best_of' must be 'n', which is {n}. "
+            "Leave it out.",
+            param="best_of",
+            code="unsupported_value",
+        )
+    return n
 
 
 def _prompts(wire: str | list[str | int | list[int]], card: ModelCard) -> list[Prompt]:

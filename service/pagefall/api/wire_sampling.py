@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec import Meta
 
+from pagefall.api.choices import MAX_CHOICES
 from pagefall.api.no_ops import NoOps
 from pagefall.api.structured_output import ConstraintFields
 from pagefall.errors import RequestError
@@ -19,6 +20,7 @@ TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 NumTokens = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 NumTopLogprobs = Annotated[int, Meta(ge=0, le=20)]
+NumChoices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
@@ -33,6 +35,7 @@ class SamplingFields(ConstraintFields, kw_only=True, forbid_unknown_fields=True)
     """OpenAI's sampling fields and SGLang's additions. Null is the default everywhere."""
 
     model: str | None = None
+    n: NumChoices | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: NumTokens | None = None
@@ -59,7 +62,6 @@ class SamplingFields(ConstraintFields, kw_only=True, forbid_unknown_fields=True)
     prompt_cache_key: Any = None
     prompt_cache_retention: Any = None
 
-    n: Any = None
     min_tokens: Any = None
     skip_special_tokens: Any = None
     include_stop_str_in_output: Any = None
@@ -68,7 +70,6 @@ class SamplingFields(ConstraintFields, kw_only=True, forbid_unknown_fields=True)
 
 
 SAMPLING_NO_OPS: Final[NoOps] = {
-    "n": (1,),
     "min_tokens": (0,),
     "skip_special_tokens": (True,),
     "include_stop_str_in_output": (False,),

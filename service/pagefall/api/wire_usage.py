@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from pagefall.api.choices import usages_of_prompts
 from pagefall.messages import Tier
 from pagefall.text.requests import Usage
 
@@ -28,9 +29,9 @@ class WireUsage(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens_details: PromptTokensDetails
 
 
-def wire_usage(usages: Iterable[Usage]) -> WireUsage:
-    """The sum over an answer's prompts."""
-    usages = tuple(usages)
+def wire_usage(usages: Iterable[Usage], *, n: int = 1) -> WireUsage:
+    """The sum over an answer's prompts, each of which has `n` usages, one for each of its choices."""
+    usages = usages_of_prompts(tuple(usages), n)
     prompt_tokens = sum(usage.prompt_tokens for usage in usages)
     completion_tokens = sum(usage.completion_tokens for usage in usages)
 

@@ -43,7 +43,10 @@ class StopParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True):
-    """A validated request: `1 <= len(token_ids)` and `len(token_ids) + stop.max_tokens <= context_length`."""
+    """A validated request: `1 <= len(token_ids)` and `len(token_ids) + stop.max_tokens <= context_length`.
+
+    `stop.max_tokens` 0: the prompt is computed and cached, nothing is sampled.
+    """
 
     request_id: RequestId
     token_ids: TokenIds
@@ -54,6 +57,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     """Prefixes of the prompt that are to be kept: tokens, and for how many seconds."""
     priority: int = 0
     """Higher runs first among waiting requests."""
+    wants_prompt_logprobs: bool = False
+    """Whether log-probabilities are wanted of the prompt's tokens too, which is then computed anew, cached or not."""
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +98,13 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     top: tuple[tuple[int, float], ...] = ()
 
 
+class ScoredTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens of a prompt that the model is asked about, in order, and how many of the most likely ones are named."""
+
+    token_ids: TokenIds
+    num_top_logprobs: int
+
+
 class SequenceStep(msgspec.Struct, frozen=True, kw_only=True):
     """One sequence's share of a step: compute positions `[start, len(token_ids))`.
 
@@ -108,6 +120,8 @@ class SequenceStep(msgspec.Struct, frozen=True, kw_only=True):
     num_prompt_tokens: int
     """`token_ids[num_prompt_tokens:]` are this request's own answer so far (penalties and seeds count from there)."""
     sampling: SamplingParams | None
+    scored: ScoredTokens | None = None
+    """The tokens behind `token_ids[start]`, `token_ids[start + 1]`, ... whose log-probabilities are wanted."""
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +141,8 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     sample_seconds: float
     failed: frozenset[RequestId] = frozenset()
     """Requests of this step whose answer cannot go on: they end with "abort"."""
+    scores: tuple[tuple[TokenLogprob, ...], ...] = ()
+    """`scores[i]` is of `plan.sequences[i].scored`, in its order; no entry at all where nothing was to be scored."""
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,6 +174,8 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens_by_tier: dict[Tier, int] = {}
     prefix: PrefixReport | None = None
     """On the first output of a request, whichever that is, and on no other."""
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    """Of the prompt from its second token on, on the first output of a request that asked for them."""
 
 
 class StepOutput(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import msgspec
 import torch
 
 from pagefall.config import CacheConfig, CompileMode, SchedulerConfig, TierConfig
-from pagefall.messages import RequestId, StepPlan, StepResult
+from pagefall.messages import RequestId, StepPlan, StepResult, TokenLogprob
 from pagefall.model.attention import PagedAttention
 from pagefall.model.constrained import Constraints, MatcherSource
 from pagefall.model.forward import Forward, choose_forward
@@ -16,6 +16,7 @@ from pagefall.model.kv_pool import KVPool
 from pagefall.model.loader import load_weights
 from pagefall.model.memory import PoolSize, free_memory, size_kv_pool
 from pagefall.model.sampling import Sampler
+from pagefall.model.scoring import prompt_scores
 from pagefall.model.scripting import Scripted, script
 from pagefall.model.spec import ModelSpec
 from pagefall.model.step_layout import StepLayout
@@ -69,7 +70,9 @@ class PagedModel:
             sampling = [sequence for sequence in plan.sequences if sequence.sampling is not None]
             masks = self._constraints.masks(sampling)
             attention = PagedAttention(layout, self.kv_pool, self._scripted)
-            logits = self._forward(layout, attention, masks)[: layout.num_logits]
+            all_logits = self._forward(layout, attention, masks)
+            logits = all_logits[: layout.num_logits]
+            scores = prompt_scores(all_logits[layout.num_logits :], plan.sequences) if layout.num_scored else ()
             computed = time.perf_counter()
             chosen = iter(self._sampler.sample(logits, sampling, masks) if sampling else ())
             sampled = [None if sequence.sampling is None else next(chosen) for sequence in plan.sequences]
@@ -81,6 +84,7 @@ class PagedModel:
                 for sequence, token in zip(plan.sequences, sampled, strict=True)
             ),
             failed=failed,
+            scores=scores,
             forward_seconds=computed - started,
             sample_seconds=time.perf_counter() - computed,
         )

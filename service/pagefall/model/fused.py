@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from transformers import PreTrainedModel
@@ -176,7 +176,8 @@ class FusedForward:
             if layer is not self._layers[-1]:
                 attended = attention.attend(index, query, key, value, layer.attention)
             else:  # nothing looks at the other rows any more
-                attended = attention.attend(index, query, key, value, layer.attention, wanted="last rows")
+                wanted: Literal["every row", "last rows"] = "every row" if layout.num_scored else "last rows"
+                attended = attention.attend(index, query, key, value, layer.attention, wanted=wanted)
                 attended, hidden = attended[layout.logit_rows], hidden[layout.logit_rows]
             hidden = layer.output.plus(attended, hidden)
             normed = layer.mlp_norm(hidden)

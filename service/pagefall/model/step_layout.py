@@ -42,7 +42,8 @@ class StepLayout:
     """One step's geometry, the same for every layer.
 
     token_ids, position_ids: `[num_padded_rows]` int64, padded to `MIN_ROWS` with token 0 at position 0.
-    logit_rows: `[max(num_logits, MIN_ROWS)]` int64, the last row of each sequence that samples (padded with row 0).
+    logit_rows: `[max(num_logits + num_scored, MIN_ROWS)]` int64: the last row of each sequence that samples, then the
+        rows before the tokens that are scored (padded with row 0).
     slots: `[num_rows]` int64, where each row's keys and values go.
     """
 
@@ -53,6 +54,7 @@ class StepLayout:
         layouts: list[SequenceLayout] = []
         written: list[SlotRun] = []
         logit_rows: list[int] = []
+        scored_rows: list[int] = []
         row = 0
         for sequence in sequences:
             start, end = sequence.start, len(sequence.token_ids)
@@ -63,11 +65,15 @@ class StepLayout:
             is_decode = num_rows == 1 and start >= sequence.num_prompt_tokens
             layouts.append(SequenceLayout(row, num_rows, start, is_decode, runs))
             written.extend(runs_from(runs, start))
+            if sequence.scored is not None:
+                scored_rows.extend(range(row, row + len(sequence.scored.token_ids)))
             row += num_rows
             if sequence.sampling is not None:
                 logit_rows.append(row - 1)
         self.sequences = tuple(layouts)
         self.num_logits = len(logit_rows)
+        self.num_scored = len(scored_rows)
+        logit_rows.extend(scored_rows)
         logit_rows.extend([0] * (MIN_ROWS - len(logit_rows)))
         self.token_ids = torch.from_numpy(token_ids).to(device)
         self.position_ids = torch.from_numpy(position_ids).to(device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagefall.messages import FinishReason, RequestOutput, SequenceStep, StepOutput, StepPlan, StepResult, TokenLogprob
 from pagefall.scheduling import loading, offloading, settling, survey, transitions
-from pagefall.scheduling.request import Prefilling, Request
+from pagefall.scheduling.request import Prefilling, Request, Running
 from pagefall.scheduling.state import SchedulerState
 
 
@@ -18,16 +18,20 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult, *, n
     state.counters.sample_seconds += result.sample_seconds
     state.prefill_cost.observe(plan, result)
     outputs = []
-    for sequence, sampled in zip(plan.sequences, result.sampled, strict=True):
-        _commit_chunk(state, sequence, now)
+    for index, (sequence, sampled) in enumerate(zip(plan.sequences, result.sampled, strict=True)):
+        running = _commit_chunk(state, sequence, now)
+        if sequence.scored is not None:
+            running.request.add_scores(sequence.start, result.scores[index])
         if sampled is not None:
             outputs.append(_take_token(state, sequence, sampled, now))
         elif sequence.request_id in result.failed:
             outputs.append(_give_up(state, sequence, now))
+        elif len(sequence.token_ids) == running.request.num_tokens:
+            outputs.append(_end_without_answer(state, running, now))
     return StepOutput(outputs=tuple(outputs))
 
 
-def _commit_chunk(state: SchedulerState, sequence: SequenceStep, now: float) -> None:
+def _commit_chunk(state: SchedulerState, sequence: SequenceStep, now: float) -> Running:
     """A prompt is cached chunk by chunk, so that others can use its head at once; an answer when it is complete."""
     running = state.running[sequence.request_id]
     if isinstance(running, Prefilling):
@@ -38,6 +42,7 @@ def _commit_chunk(state: SchedulerState, sequence: SequenceStep, now: float) -> 
         survey.absorb(state, running.request, now=now)
         offloading.after_commit(state, running.lease.node)
         loading.advance(state, running, now=now)
+    return running
 
 
 def _take_token(state: SchedulerState, sequence: SequenceStep, sampled: TokenLogprob, now: float) -> RequestOutput:
@@ -67,6 +72,14 @@ def _give_up(state: SchedulerState, sequence: SequenceStep, now: float) -> Reque
     prefix = None if running.request.is_settled else settling.settle(state, running.request, now=now)
     transitions.end(state, running, keep_computed=True, now=now)
     return running.request.output(finish_reason="abort", prefix=prefix)
+
+
+def _end_without_answer(state: SchedulerState, running: Running, now: float) -> RequestOutput:
+    """All of it is computed, and no more than that was asked for (`max_tokens` 0)."""
+    prefix = settling.settle(state, running.request, now=now)
+    _keep_pinned(state, running.request, now)
+    transitions.end(state, running, keep_computed=True, now=now)
+    return running.request.output(finish_reason="length", prefix=prefix)
 
 
 def _finish_reason(request: Request, token_id: int) -> FinishReason | None:

@@ -48,7 +48,7 @@ def ask(state: SchedulerState, waiting: Waiting, *, now: float) -> None:
         return
     waiting.has_asked = True
     tiers = state.tiers
-    if tiers is None or not state.shares_prefixes:
+    if tiers is None or not state.shares_prefixes or waiting.request.is_scored:
         return
     request = waiting.request
     num_usable = (request.num_tokens - 1) // state.page_size

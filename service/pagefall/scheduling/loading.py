@@ -42,7 +42,7 @@ def begin(state: SchedulerState, waiting: Waiting, lease: Lease, *, now: float) 
         return None
     request, arrivals = waiting.request, waiting.arrivals
     waiting.arrivals = None
-    pin = state.cache.pin_host_match(request.root, request.token_ids)
+    pin = state.cache.pin_host_match(request.root, request.matchable_token_ids)
     if pin is not None and not _is_quicker_than_computing(state, lease.num_shared_pages, pin.num_pages):
         trace = request.trace
         trace.declined_host_pages = range(lease.num_shared_pages, lease.num_shared_pages + pin.num_pages)

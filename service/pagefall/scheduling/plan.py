@@ -20,6 +20,9 @@ from pagefall.scheduling.state import SchedulerState
 MIN_PREFILL_TOKENS: Final = 64
 """What prompts get of a step at least (or `chunked_prefill_size`, if less), however many answers run."""
 
+MAX_SCORED_TOKENS: Final = 128
+"""Of a prompt whose tokens are all scored, in one step: each has a row of logits as wide as the vocabulary."""
+
 CHUNK_ALIGNMENT: Final = 16
 """A chunk that is not the last one ends at such a position, so that whole pages are cached and tiles are full."""
 
@@ -77,6 +80,8 @@ class _Chunks:
             _wake_for(self._state, prefilling.arrivals, self._now)
             return
         start, end = span
+        if prefilling.request.is_scored:
+            end = min(end, start + MAX_SCORED_TOKENS)
         if end - start <= self.budget:
             self.budget -= end - start
         elif self.budget < self._half:
@@ -113,7 +118,8 @@ def _sequence(running: Running, start: int, end: int, page_size: int) -> Sequenc
         start=start,
         page_ids=running.lease.page_ids[: -(-end // page_size)],
         num_prompt_tokens=request.num_prompt_tokens,
-        sampling=request.submit.sampling if end == request.num_tokens else None,
+        sampling=request.submit.sampling if end == request.num_tokens and request.num_remaining_tokens else None,
+        scored=request.scored(start, end),
     )
 
 
@@ -173,8 +179,8 @@ def _admit(state: SchedulerState, chunks: _Chunks, now: float) -> None:
         if waiting.awaited is not None and is_under_way(waiting.awaited, state.running):
             continue
         request = waiting.request
-        match = state.cache.match(request.root, request.token_ids)
-        if state.shares_prefixes:
+        match = state.cache.match(request.root, request.matchable_token_ids)
+        if state.shares_prefixes and not request.is_scored:
             waiting.awaited = find_shared_prefill(request, match.num_tokens, chunks.prefills, page_size=state.page_size)
             if waiting.awaited is not None:
                 continue
@@ -219,7 +225,7 @@ def _num_cached_tokens(state: SchedulerState, waiting: Waiting) -> int:
     """How much of the request was cached when last looked; it is looked again only once more has been cached."""
     if waiting.matched_at != state.cache_version:
         waiting.matched_at = state.cache_version
-        match = state.cache.match(waiting.request.root, waiting.request.token_ids)
+        match = state.cache.match(waiting.request.root, waiting.request.matchable_token_ids)
         waiting.num_matched_tokens = match.num_tokens + match.num_host_tokens
     return waiting.num_matched_tokens
 

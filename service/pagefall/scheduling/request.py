@@ -11,7 +11,17 @@ from typing import NamedTuple
 import numpy as np
 
 from pagefall.cache.lease import Lease
-from pagefall.messages import FinishReason, PrefixReport, RequestId, RequestOutput, Submit, Tier, TokenIds, TokenLogprob
+from pagefall.messages import (
+    FinishReason,
+    PrefixReport,
+    RequestId,
+    RequestOutput,
+    ScoredTokens,
+    Submit,
+    Tier,
+    TokenIds,
+    TokenLogprob,
+)
 from pagefall.scheduling.arrivals import Arrivals
 from pagefall.scheduling.trace import CachedSpan, CacheTrace
 
@@ -22,6 +32,7 @@ class Request:
     __slots__ = (
         "_buffer",
         "_cached_tokens_by_tier",
+        "_scores",
         "arrived_at",
         "began_at",
         "has_begun",
@@ -55,6 +66,7 @@ class Request:
         self.trace = CacheTrace()
         self._cached_tokens_by_tier: dict[Tier, int] = {}
         self._buffer: TokenIds = submit.token_ids
+        self._scores: list[TokenLogprob] = []
 
     @property
     def request_id(self) -> RequestId:
@@ -77,6 +89,16 @@ class Request:
     def token_ids(self) -> TokenIds:
         """`[num_tokens]`, a view. It is never changed: new tokens are written behind its end."""
         return self._buffer[: self.num_tokens]
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether log-probabilities of its prompt are still wanted: then all of it is computed, cached or not."""
+        return self.submit.wants_prompt_logprobs and len(self._scores) < self.num_prompt_tokens - 1
+
+    @property
+    def matchable_token_ids(self) -> TokenIds:
+        """Those that may come from the cache, but for the last of them."""
+        return self.token_ids[:1] if self.is_scored else self.token_ids
 
     @property
     def num_cached_tokens(self) -> int:
@@ -109,6 +131,17 @@ class Request:
         if not self.is_settled:
             self.num_reached = self.num_reached // page_size * page_size
 
+    def scored(self, start: int, end: int) -> ScoredTokens | None:
+        """What is wanted of a step that computes positions `[start, end)`."""
+        if not self.is_scored:
+            return None
+        wanted = self.submit.token_ids[start + 1 : end + 1]
+        return ScoredTokens(token_ids=wanted, num_top_logprobs=self.submit.sampling.num_top_logprobs or 0)
+
+    def add_scores(self, start: int, scores: tuple[TokenLogprob, ...]) -> None:
+        """Of the tokens behind positions `start` and on. After a preemption some have been there before."""
+        self._scores[start:] = scores
+
     def append(self, token_id: int) -> None:
         self._buffer[self.num_tokens] = token_id
         self.num_tokens += 1
@@ -125,6 +158,7 @@ class Request:
             cached_tokens=self.num_cached_tokens,
             cached_tokens_by_tier=self._cached_tokens_by_tier,
             prefix=prefix,
+            prompt_logprobs=() if prefix is None or self.is_scored else tuple(self._scores),
         )
 
 

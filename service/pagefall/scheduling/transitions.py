@@ -20,7 +20,7 @@ def start(state: SchedulerState, waiting: Waiting, *, now: float) -> Prefilling:
     """
     request = waiting.request
     state.queue.remove(request.request_id)
-    lease = state.cache.open(request.root, request.token_ids, now=now, priority=request.submit.priority)
+    lease = state.cache.open(request.root, request.matchable_token_ids, now=now, priority=request.submit.priority)
     if not state.cache.grow(lease, request.num_tokens, now=now):
         raise ConservationError(f"no pages for {request.num_tokens} tokens, {state.cache.num_available} are available")
     if not request.has_begun:

@@ -74,6 +74,16 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):
 Prompt = TextPrompt | TokenPrompt | ChatPrompt
 
 
+class PinRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A wish to keep the prefix of a chat prompt through its first `num_messages` messages for so long in the cache.
+
+    With 0 it is what the template writes before the first message, the tools for example.
+    """
+
+    num_messages: int
+    ttl_seconds: float
+
+
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt to be continued. Every value is in its range; only the prompt's length is still unknown.
 
@@ -90,11 +100,14 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     cache_salt: str = ""
+    pins: tuple[PinRequest, ...] = ()
     priority: int = 0
     constraint: Constraint | None = None
     kept_special_token_ids: frozenset[int] = frozenset()
     http_request_id: str | None = None
     """The `x-request-id` of the HTTP request that it came with; several prompts may have come with one."""
+    echo: bool = False
+    """Whether the prompt's text stands before the answer's, and where logprobs are wanted the prompt's before these."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,11 +129,15 @@ class CandidateToken(msgspec.Struct, frozen=True):
 
 
 class TextLogprob(msgspec.Struct, frozen=True):
-    """The chosen token, and the most likely ones in falling order. A `special` token leaves no text in the answer."""
+    """The chosen token, and the most likely ones in falling order. A `special` token leaves no text in the answer.
+
+    `is_first`: the first token of an echoed prompt; nothing stands before it, and its `logprob` means nothing.
+    """
 
     chosen: CandidateToken
     top: tuple[CandidateToken, ...] = ()
     special: bool = False
+    is_first: bool = False
 
 
 class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +157,10 @@ class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
     """The prompt's account, on the first delta and on no other."""
     prompt_tail: str = ""
     """The last few characters of the prompt as the model saw it, special tokens included; on the first delta only."""
+    num_pinned_tokens: int = 0
+    """Of the longest prefix that the request's `pins` keep; on the first delta only."""
+    stop_string: str | None = None
+    """The stop string that ended the answer, on the last delta."""
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,7 +177,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve_max_tokens(*, max_tokens: int | None, num_prompt_tokens: int, context_length: int, param: str) -> int:
-    """The number of tokens the answer may have, at least 1.
+    """The number of tokens the answer may have, at least 1 unless `max_tokens` is 0.
 
     Raises `RequestError` naming `param` (`prompt` or `messages`) when the prompt is empty, when it leaves no room for
     an answer, or when prompt and `max_tokens` together pass the context.
@@ -164,7 +185,7 @@ def resolve_max_tokens(*, max_tokens: int | None, num_prompt_tokens: int, contex
     if num_prompt_tokens == 0:
         raise RequestError(f"The {param} has no tokens: send at least one.", param=param, code="empty_prompt")
     room = context_length - num_prompt_tokens
-    if room < 1 or (max_tokens is not None and max_tokens > room):
+    if room < (1 if max_tokens is None else max_tokens):
         asked = "" if max_tokens is None else f" and {max_tokens} for the completion"
         raise RequestError(
             f"This model's maximum context length is {context_length} tokens, but you requested {num_prompt_tokens} "

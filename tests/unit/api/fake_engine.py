@@ -132,7 +132,7 @@ class FakeEngine:
         except anyio.get_cancelled_exc_class():
             self.withdrawn += 1
             raise
-        words = self.words[:max_tokens]
+        words = list(self.words[:max_tokens])
         usage = Usage(
             prompt_tokens=num_prompt_tokens,
             completion_tokens=len(words),
@@ -140,6 +140,9 @@ class FakeEngine:
             cached_tokens_by_tier={"device": 2, "host": 1},
         )
         finish_reason: FinishReason = self.finish_reason if len(words) == len(self.words) else "length"
+        if request.echo:
+            assert isinstance(request.prompt, TextPrompt)
+            words = [request.prompt.text + words[0], *words[1:]] if words else [request.prompt.text]
         deltas = [
             TextDelta(
                 text=word,

@@ -52,7 +52,9 @@ async def refused(client: httpx.AsyncClient, path: str, fields: dict[str, Any], 
         ({"logit_bias": [1]}, "`object"),
         ({"seed": 2**63}, "<= 9223372036854775807"),
         ({"seed": "x"}, "`int"),
-        ({"max_tokens": 0}, ">= 1"),
+        ({"n": 0}, ">= 1"),
+        ({"n": 129}, "<= 128"),
+        ({"max_tokens": -1}, ">="),
         ({"max_tokens": 10**30}, "<="),
         ({"max_tokens": True}, "`int"),
         ({"stop": ""}, ">= 1"),
@@ -122,6 +124,9 @@ async def test_a_wrong_value_names_its_field_and_the_fix(
         (TEXT, {"prompt": [1.5]}, "prompt[0]"),
         (TEXT, {"prompt": None}, "prompt"),
         (TEXT, {"prompt": ["a"] * 1025}, "prompt"),
+        (CHAT, {"max_tokens": 0}, "max_tokens"),
+        (TEXT, {"prompt": ["a"] * 9, "n": 128}, "n"),
+        (TEXT, {"echo": 1}, "echo"),
         (TEXT, {"logprobs": 21}, "logprobs"),
         (TEXT, {"logprobs": True}, "logprobs"),
         ("/tokenize", {"prompt": 5}, "prompt"),
@@ -139,7 +144,7 @@ async def test_a_wrong_value_names_its_place(
 
 
 UNSUPPORTED: list[tuple[str, dict[str, Any]]] = [
-    *((path, fields) for path in (CHAT, TEXT) for fields in ({"n": 2}, {"min_tokens": 3})),
+    *((path, fields) for path in (CHAT, TEXT) for fields in ({"min_tokens": 3},)),
     *((path, {"skip_special_tokens": False}) for path in (CHAT, TEXT)),
     *((path, {"include_stop_str_in_output": True}) for path in (CHAT, TEXT)),
     (TEXT, {"no_stop_trim": True}),
@@ -151,7 +156,6 @@ UNSUPPORTED: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"verbosity": "low"}),
     (CHAT, {"web_search_options": {}}),
     (TEXT, {"best_of": 2}),
-    (TEXT, {"echo": True}),
     (TEXT, {"suffix": "end"}),
 ]
 
