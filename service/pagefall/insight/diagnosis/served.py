@@ -63,12 +63,26 @@ def _storage_pages(controller: ControllerStats) -> int | None:
 
 
 def _seconds_per_token(records: Sequence[RequestRecord], stats: SchedulerStats) -> float | None:
-    """As the cost model has it of what was saved, else as times to the first token have it; None without either."""
+    """The least that one of these says: the cost model of what was saved, forwards of what was computed, times to the
+    first token. None before any of them says something.
+
+    Each is too much somewhere: short hits seem dear, forwards also decode, and prompts wait for each other.
+    """
+    paces = []
     if stats.num_cached_tokens and stats.saved_seconds > 0:
-        return stats.saved_seconds / stats.num_cached_tokens
+        paces.append(stats.saved_seconds / stats.num_cached_tokens)
+    if stats.num_computed_tokens >= _MANY_TOKENS and stats.forward_seconds > 0:
+        paces.append(stats.forward_seconds / stats.num_computed_tokens)
+    if waited := _paces_to_first_tokens(records):
+        paces.append(statistics.median(waited))
+    return min(paces, default=None)
+
+
+def _paces_to_first_tokens(records: Sequence[RequestRecord]) -> list[float]:
+    """Seconds for each computed token, of each prompt of which many were."""
     paces = []
     for record in records:
         num_computed = 0 if record.report is None else record.report.num_tokens_by_source.get("computed", 0)
         if record.report is not None and record.ttft_seconds is not None and num_computed >= _MANY_TOKENS:
             paces.append(max(0.0, record.ttft_seconds - record.report.queue_seconds) / num_computed)
-    return statistics.median(paces) if paces else None
+    return paces

@@ -60,6 +60,13 @@ def test_before_it_has_saved_anything_times_to_the_first_token_tell() -> None:
     assert traffic_of([], stats(), None, page_size=PAGE_SIZE).seconds_per_token is None
 
 
+def test_the_pace_is_the_least_that_anything_says() -> None:
+    dear_hits = stats(num_cached_tokens=16, saved_seconds=1.0, num_computed_tokens=1_000, forward_seconds=2.0)
+    assert traffic_of([], dear_hits, None, page_size=PAGE_SIZE).seconds_per_token == pytest.approx(0.002)
+    much_decoding = stats(num_cached_tokens=1_000, saved_seconds=1.0, num_computed_tokens=100, forward_seconds=60.0)
+    assert traffic_of([], much_decoding, None, page_size=PAGE_SIZE).seconds_per_token == pytest.approx(0.001)
+
+
 def test_tokens_of_requests_that_were_forgotten_are_counted() -> None:
     one = record(0)
     traffic = traffic_of([one], stats(num_prompt_tokens=len(one.token_ids) + 77), None, page_size=PAGE_SIZE)
