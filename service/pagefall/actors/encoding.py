@@ -17,7 +17,8 @@ from pagefall.insight.explanation import Explanation, explain
 from pagefall.insight.records import RequestRecord
 from pagefall.messages import TokenIds
 from pagefall.text.answer_memory import AnswerMemory, EncodedPrompt, PromptKey
-from pagefall.text.requests import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from pagefall.text.prefix_lengths import pinned_prefixes
+from pagefall.text.requests import ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokenPrompt
 from pagefall.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -65,6 +66,19 @@ class PromptEncoder:
             return EncodedPrompt(await self.encode(prompt), None)
         work = partial(self._encode_chat, prompt, salt)
         return await self._perform(work, size=_size(prompt))
+
+    async def pinned(self, request: GenerateRequest, token_ids: TokenIds) -> tuple[tuple[int, float], ...]:
+        """What of the prompt, which is `token_ids`, the request's pins keep: tokens, and for how many seconds. Raises
+        `RequestError` like `encode`.
+        """
+        if not request.pins or not isinstance(request.prompt, ChatPrompt):
+            return ()
+
+        def encode(part: ChatPrompt) -> TokenIds:
+            return self._encode_chat(part, request.cache_salt).token_ids
+
+        work = partial(pinned_prefixes, request.prompt, token_ids, request.pins, encode)
+        return await self._perform(work, size=_size(request.prompt))
 
     def remember(self, key: PromptKey, token_ids: Sequence[int]) -> None:
         """The whole answer to the prompt of `key`, without the token that ended it. Returns before it is remembered."""

@@ -152,13 +152,14 @@ class TokenizerActor(Actor[FromScheduler]):
         self._num_encoding += 1
         try:
             prompt = await self._encoder.encode_with_history(request.prompt, request.cache_salt)
+            pins = await self._encoder.pinned(request, prompt.token_ids)
             sampling = await self._compiler.constrain(request.sampling, request.constraint)
         except RequestError:
             self._traffic.refuse("bad_prompt")
             raise
         finally:
             self._num_encoding -= 1
-        outstanding = self._submit(request, prompt, sampling, began_at=began_at)
+        outstanding = self._submit(request, prompt, sampling, pins, began_at=began_at)
         try:
             await outstanding.accepted
         except asyncio.CancelledError:
@@ -290,7 +291,13 @@ class TokenizerActor(Actor[FromScheduler]):
             raise storage_refusal(changed)
 
     def _submit(
-        self, request: GenerateRequest, prompt: EncodedPrompt, sampling: SamplingParams, *, began_at: float
+        self,
+        request: GenerateRequest,
+        prompt: EncodedPrompt,
+        sampling: SamplingParams,
+        pins: tuple[tuple[int, float], ...],
+        *,
+        began_at: float,
     ) -> _Outstanding:
         """Sends the request on. Raises `RequestError` if it is too long, or if the door was closed meanwhile."""
         token_ids = prompt.token_ids
@@ -311,6 +318,7 @@ class TokenizerActor(Actor[FromScheduler]):
             sampling=sampling,
             stop=StopParams(max_tokens=max_tokens, stop_token_ids=stop_token_ids),
             cache_salt=request.cache_salt,
+            pins=pins,
             priority=request.priority,
             wants_prompt_logprobs=request.echo and sampling.num_top_logprobs is not None,
         )
@@ -323,6 +331,7 @@ class TokenizerActor(Actor[FromScheduler]):
             request.kept_special_token_ids,
             echoed=echoed,
             echoes_logprobs=submit.wants_prompt_logprobs,
+            num_pinned_tokens=max((num_tokens for num_tokens, _ in pins), default=0),
         )
         outstanding = _Outstanding(
             submit,

@@ -94,7 +94,7 @@ class AccessMiddleware:
         except Exception:  # noqa: BLE001 - a bug in one request's handling must neither leak nor end the server
             _log.exception("request %s failed: %s %s", entry.request_id, scope["method"], quote(scope["path"]))
             if entry.status is None:
-                await error_response(internal_error())(scope, receive, send_noting)
+                await error_response(internal_error(), scope)(scope, receive, send_noting)
         finally:
             _access_log.info(
                 "%s %s %d %.1fms%s%s id=%s",

@@ -13,12 +13,15 @@ from pagefall.api.cache_stats import CacheStats, PoolFacts
 from pagefall.api.chat import ChatCompletions
 from pagefall.api.completions import Completions
 from pagefall.api.console import Console
+from pagefall.api.cors import cors
 from pagefall.api.diagnose import Diagnose
 from pagefall.api.engine import Engine
 from pagefall.api.errors import on_http_exception, on_request_error
 from pagefall.api.explanations import Explanations
 from pagefall.api.health import Health
+from pagefall.api.keepalive import KeepaliveMiddleware
 from pagefall.api.kv_events import KvEvents
+from pagefall.api.messages import CountTokens, Messages
 from pagefall.api.models import Models
 from pagefall.api.operations import Operations
 from pagefall.api.storage import Storage
@@ -47,18 +50,24 @@ def create_app(
     max_body_bytes = config.max_body_bytes
     health, models, operations = Health(engine), Models(engine), Operations(engine, metrics)
     tokens, storage = Tokens(engine, max_body_bytes=max_body_bytes), Storage(engine, max_body_bytes=max_body_bytes)
+    counting = CountTokens(engine, max_body_bytes=max_body_bytes)
     series = series or TrafficSeries(window_seconds=insight.metrics_window)
     cache_stats = CacheStats(engine, series, facts, redact_prompts=insight.redact_prompts)
     tree, console = Tree(engine, redact_prompts=insight.redact_prompts), Console(engine)
     explanations, kv_events = Explanations(engine), KvEvents(engine)
     diagnosis = Diagnose(engine, page_size=facts.page_size, redact_prompts=insight.redact_prompts)
     middleware = [Middleware(AccessMiddleware)]
+    if config.cors_origins is not None:
+        middleware.append(cors(config.cors_origins))
     if config.api_key is not None or config.admin_api_key is not None:
         middleware.append(Middleware(ApiKeyMiddleware, api_key=config.api_key, admin_api_key=config.admin_api_key))
+    middleware.append(Middleware(KeepaliveMiddleware, seconds=config.stream_keepalive_seconds))
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", ChatCompletions(engine, max_body_bytes=max_body_bytes), methods=["POST"]),
             Route("/v1/completions", Completions(engine, max_body_bytes=max_body_bytes), methods=["POST"]),
+            Route("/v1/messages", Messages(engine, max_body_bytes=max_body_bytes), methods=["POST"]),
+            Route("/v1/messages/count_tokens", counting.count, methods=["POST"]),
             Route("/v1/models", models.all),
             Route("/v1/models/{model:path}", models.one),
             Route("/tokenize", tokens.tokenize, methods=["POST"]),

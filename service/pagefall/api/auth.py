@@ -28,7 +28,8 @@ _CACHE_FOLDER: Final = "/cache/"
 
 
 class ApiKeyMiddleware:
-    """Lets requests through that carry a key in `Authorization: Bearer KEY`, and those for open paths.
+    """Lets requests through that carry a key in `Authorization: Bearer KEY` or, as Anthropic's clients do, in
+    `x-api-key: KEY`, and those for open paths.
 
     For `_ADMIN_PATHS` it has to be `admin_api_key`: where there is none, nobody with a mere `api_key` gets there. So it
     is for all of `/cache/` where there is an `admin_api_key`. For all others either will do; they are open where there
@@ -45,12 +46,12 @@ class ApiKeyMiddleware:
         if error is None:
             await self._app(scope, receive, send)
         else:
-            await error_response(error)(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> RequestError | None:
         if scope["path"] in _OPEN_PATHS or scope["path"].startswith(_OPEN_FOLDER):
             return None
-        key = _bearer(scope)
+        key = sent_key(scope)
         is_admin, is_client = _equal(key, self._admin_api_key), _equal(key, self._api_key)
         if scope["path"] in _ADMIN_PATHS or scope["path"].startswith(_ADMIN_FOLDER):
             if is_admin:
@@ -67,10 +68,14 @@ class ApiKeyMiddleware:
         return _incorrect("the server's key")
 
 
-def _bearer(scope: Scope) -> bytes | None:
-    scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
+def sent_key(scope: Scope) -> bytes | None:
+    """The key that came with the request, right or wrong; that of `Authorization` where there are two."""
+    headers = Headers(scope=scope)
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer":
+        key = headers.get("x-api-key", "")
     # Headers are Latin-1 on the wire.
-    return key.strip(" ").encode("latin-1") if scheme.lower() == "bearer" else None
+    return key.strip(" ").encode("latin-1") or None
 
 
 def _equal(given: bytes | None, key: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""Every failure as an HTTP answer in OpenAI's shape."""
+"""Every failure as an HTTP answer in OpenAI's shape; in Anthropic's where its clients ask."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from pagefall.api.json_response import json_response
+from pagefall.api.messages_errors import anthropic_error_body, speaks_anthropic
 from pagefall.errors import RequestError
 
 
@@ -33,19 +35,21 @@ def error_body(error: RequestError) -> ErrorBody:
     return ErrorBody(ErrorDetail(message=error.message, type=error.type, param=error.param, code=error.code))
 
 
-def error_response(error: RequestError) -> Response:
+def error_response(error: RequestError, scope: Scope) -> Response:
+    """In the shape that clients of the path of `scope` read."""
     headers: dict[str, str] = {}
     if error.retry_after_seconds is not None:
         headers["Retry-After"] = str(error.retry_after_seconds)
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return json_response(error_body(error), status=error.status, headers=headers)
+    body = anthropic_error_body(error) if speaks_anthropic(scope["path"]) else error_body(error)
+    return json_response(body, status=error.status, headers=headers)
 
 
 async def on_request_error(request: Request, error: Exception) -> Response:
     """The handler of `RequestError`."""
     assert isinstance(error, RequestError)
-    return error_response(error)
+    return error_response(error, request.scope)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
@@ -59,7 +63,8 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
         case _:
             message = error.detail
     response = error_response(
-        RequestError(message, status=error.status_code, code="not_found" if error.status_code == 404 else None)
+        RequestError(message, status=error.status_code, code="not_found" if error.status_code == 404 else None),
+        request.scope,
     )
     response.headers.update(error.headers or {})
     return response
