@@ -95,6 +95,17 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     max_body_bytes: int = 32 * 1024 * 1024
     shutdown_grace_seconds: float = 30.0
+    stream_keepalive_seconds: float = 0.0
+    """A stream that is silent for so long sends a comment; 0: never."""
+    cors_origins: str | None = None
+    """Of pages that browsers let use the server: origins with commas between them, or "*"."""
+
+
+class ParallelConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`dp_size` workers behind a router in one command. All limits of the other parts are then each worker's own."""
+
+    dp_size: int = 1
+    load_balance_method: Literal["cache_aware", "round_robin", "least_load"] = "cache_aware"
 
 
 class InsightConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,3 +133,4 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: SchedulerConfig = SchedulerConfig()
     http: HttpConfig = HttpConfig()
     insight: InsightConfig = InsightConfig()
+    parallel: ParallelConfig = ParallelConfig()

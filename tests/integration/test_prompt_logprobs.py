@@ -1,4 +1,4 @@
-"""What a prompt's own tokens are worth to the model: as `transformers` has it, whatever is cached; and `max_tokens` 0."""
+"""Log-probabilities of a prompt's own tokens are those of `transformers`, whatever is cached; and `max_tokens` 0."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import anyio.to_thread
 import msgspec
 from starlette.requests import Request
 
+from pagefall.api.open_fields import check_unknown
 from pagefall.errors import RequestError
 
 Wire = TypeVar("Wire", bound=msgspec.Struct)
@@ -31,6 +32,7 @@ async def parse_body(
 
     Raises `RequestError`, and `ClientDisconnect` if the body never arrives.
     """
+    _check_headers(request)
     body = await read_body(request, max_body_bytes)
     if len(body) <= _INLINE_BYTES:
         return build(decode_body(body, wire_type))
@@ -38,9 +40,14 @@ async def parse_body(
 
 
 def decode_body(body: bytes, wire_type: type[Wire]) -> Wire:
-    """Decodes JSON strictly: unknown fields, `NaN`, lone surrogates and invalid UTF-8 are `RequestError`s."""
+    """Decodes JSON strictly: `NaN`, lone surrogates and invalid UTF-8 are `RequestError`s, and so are unknown fields
+    where `wire_type` forbids them; elsewhere see `open_fields`. Of a key that comes twice the last one counts.
+    """
     try:
-        return msgspec.json.decode(body, type=wire_type)
+        decoded = msgspec.json.decode(body, type=wire_type)
+        if not wire_type.__struct_config__.forbid_unknown_fields:
+            check_unknown(body, wire_type)
+        return decoded
     except msgspec.ValidationError as error:
         raise _invalid_value(str(error), wire_type) from error
     except msgspec.DecodeError as error:
@@ -50,6 +57,24 @@ def decode_body(body: bytes, wire_type: type[Wire]) -> Wire:
         ) from error
     except RecursionError as error:
         raise RequestError("The JSON body of your request is nested too deeply.", code="invalid_json") from error
+
+
+def _check_headers(request: Request) -> None:
+    """Bodies are JSON, as they are. (A page of another origin may send every other type without asking first.)"""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type and media_type != "application/json" and not media_type.endswith("+json"):
+        raise RequestError(
+            f"Unsupported content type: {media_type[:100]!r}. Send JSON, with 'Content-Type: application/json'.",
+            status=415,
+            code="unsupported_content_type",
+        )
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise RequestError(
+            f"Unsupported content encoding: {encoding[:100]!r}. Send the body as it is, without 'Content-Encoding'.",
+            status=415,
+            code="unsupported_content_encoding",
+        )
 
 
 async def read_body(request: Request, max_body_bytes: int) -> bytes:

@@ -40,7 +40,9 @@ from pagefall.text.replies.policy import ToolPolicy
 from pagefall.text.requests import ChatMessage, ChatPrompt, GenerateRequest, ModelCard, Tool, ToolCall
 
 
-class ContentPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ContentPart(msgspec.Struct, kw_only=True):
+    """Clients put marks of their own into parts and messages, which change nothing here."""
+
     type: str
     text: str | None = None
     image_url: Any = None
@@ -48,7 +50,7 @@ class ContentPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     file: Any = None
 
 
-class WireMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class WireMessage(msgspec.Struct, kw_only=True):
     role: str
     content: str | list[ContentPart] | None = None
     name: str | None = None
@@ -63,7 +65,7 @@ class WireMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     annotations: Any = None
 
 
-class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
+class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=False):
     """OpenAI's request; `add_generation_prompt`, `continue_final_message` and `chat_template_kwargs` as in SGLang."""
 
     messages: list[WireMessage]

@@ -30,9 +30,9 @@ _DEFAULT_MAX_TOKENS: Final = 16
 _MAX_PROMPTS: Final = 1024
 
 
-class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
-    """`prompt`: a string, strings, token ids, or lists of token ids. `max_tokens` 0 only computes and caches it, and with
-    `echo` says what the prompt's own tokens were worth.
+class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=False):
+    """`prompt`: a string, strings, token ids, or lists of token ids. `max_tokens` 0 only computes and caches it, and
+    with `echo` says what its own tokens are worth.
     """
 
     prompt: str | list[str | TokenId | list[TokenId]]

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from pagefall.cli.flags import Flag, FlagTable, Group
-from pagefall.config import CacheConfig, HttpConfig, InsightConfig, ModelConfig, SchedulerConfig, TierConfig
+from pagefall.config import (
+    CacheConfig,
+    HttpConfig,
+    InsightConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    TierConfig,
+)
 
 SERVE_FLAGS = FlagTable(
     program="pagefall serve",
@@ -122,6 +130,27 @@ SERVE_FLAGS = FlagTable(
                     minimum=0,
                     maximum=86400,
                 ),
+                Flag(
+                    "stream-keepalive-seconds",
+                    "silence after which a stream sends a comment, so that proxies keep it open; 0: never",
+                    "SECONDS",
+                    minimum=0,
+                    maximum=86400,
+                ),
+                Flag(
+                    "cors-origins",
+                    "pages that a browser lets use this server, for example https://chat.example; absent: none",
+                    "ORIGIN[,ORIGIN]|*",
+                ),
+            ),
+        ),
+        Group(
+            "Data parallelism",
+            "parallel",
+            ParallelConfig,
+            (
+                Flag("dp-size", "workers behind one router and one port, each with the model", minimum=1, maximum=64),
+                Flag("load-balance-method", "which worker gets a request, with --dp-size above 1"),
             ),
         ),
         Group(
@@ -154,10 +183,8 @@ SERVE_FLAGS = FlagTable(
     ),
     later=(
         "disable-hicache-numa-detect",
-        "dp-size",
         "enable-lmcache",
         "kv-cache-dtype",
-        "load-balance-method",
         "speculative-",
         "storage-",
         "tp-size",

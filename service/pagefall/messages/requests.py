@@ -133,7 +133,7 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """`sampled[i]` belongs to `plan.sequences[i]`; None where nothing was to be sampled, and for those that `failed`."""
+    """`sampled[i]` belongs to `plan.sequences[i]`; None where nothing was to be sampled, and where it `failed`."""
 
     step: int
     sampled: tuple[TokenLogprob | None, ...]

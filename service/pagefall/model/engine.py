@@ -8,7 +8,7 @@ import msgspec
 import torch
 
 from pagefall.config import CacheConfig, CompileMode, SchedulerConfig, TierConfig
-from pagefall.messages import RequestId, StepPlan, StepResult, TokenLogprob
+from pagefall.messages import RequestId, StepPlan, StepResult
 from pagefall.model.attention import PagedAttention
 from pagefall.model.constrained import Constraints, MatcherSource
 from pagefall.model.forward import Forward, choose_forward

@@ -54,6 +54,52 @@ async def test_a_body_that_is_no_request_is_a_400_in_openais_shape(client: httpx
         assert response.json()["error"]["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize(
+    ("field", "param"),
+    [
+        (b'"seed": ' + b"1" * 5000, "seed"),
+        (b'"seed": 1e400', "seed"),
+        (b'"temperature": ' + b"1" * 400, "temperature"),
+        (b'"temperature": -1e308', "temperature"),
+        (b'"n": 1e99', "n"),
+        (b'"max_tokens": 10000000000000000000000', "max_tokens"),
+    ],
+    ids=lambda value: repr(value[:30]),
+)
+async def test_an_absurd_number_names_its_field(client: httpx.AsyncClient, field: bytes, param: str) -> None:
+    response = await client.post("/v1/completions", content=b'{"prompt": "a", ' + field + b"}")
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+async def test_of_a_key_that_comes_twice_the_last_one_counts(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    body = b'{"prompt": "a", "seed": 1, "seed": 2}'
+    assert (await client.post("/v1/completions", content=body)).status_code == 200
+    assert engine.requests[0].sampling.seed == 2
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "code"),
+    [
+        ("content-type", "text/plain", "unsupported_content_type"),
+        ("content-type", "application/x-www-form-urlencoded", "unsupported_content_type"),
+        ("content-type", "multipart/form-data; boundary=x", "unsupported_content_type"),
+        ("content-encoding", "gzip", "unsupported_content_encoding"),
+    ],
+)
+async def test_a_body_that_does_not_claim_to_be_json_is_a_415(
+    client: httpx.AsyncClient, header: str, value: str, code: str
+) -> None:
+    response = await client.post("/v1/completions", content=b'{"prompt": "a"}', headers={header: value})
+    assert (response.status_code, response.json()["error"]["code"]) == (415, code)
+    assert value.partition(";")[0] in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("value", ["application/json; charset=utf-8", "Application/JSON", "application/vnd.x+json", ""])
+async def test_every_name_of_json_will_do(client: httpx.AsyncClient, value: str) -> None:
+    response = await client.post("/v1/completions", content=b'{"prompt": "a"}', headers={"content-type": value})
+    assert response.status_code == 200
+
+
 async def test_deep_template_variables_are_no_servers_fault(client: httpx.AsyncClient) -> None:
     deep = '{"a":' * 900 + "1" + "}" * 900
     body = '{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":' + deep + "}"

@@ -19,7 +19,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 def text_of(choice: dict[str, Any]) -> str:
-    text = choice["text"] if "text" in choice else choice.get("message", choice.get("delta"))["content"]
+    text = choice["text"] if "text" in choice else choice["message"]["content"]
     assert isinstance(text, str)
     return text
 
