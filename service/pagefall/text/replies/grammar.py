@@ -52,8 +52,7 @@ def tool_constraint(
         assert answer is not None
         start = [f"start: {thought}( calls | answer )", f"answer: {_answer(answer)}"]
     if thought:
-        # Its end is all that is known of a thought: the template may have opened it.
-        start += ["thought: thought_text /\\n*/", f"thought_text[lazy]: TEXT {marks.text('</think>')}"]
+        start += _thought(marks)
     more = f" ( {form.separator} call )*" if policy.parallel else ""
     return _lark(*start, f"calls: {form.before} call{more} {form.after}", *form.rules)
 
@@ -73,6 +72,19 @@ def _free(form: CallForm, marks: Marks, *, parallel: bool) -> Constraint | None:
         f"trigger[lazy]: TEXT {quoted(form.marker)}",
         *form.unmarked_rules,
     )
+
+
+def _thought(marks: Marks) -> list[str]:
+    """Its end is all that is certain of a thought, since the template may have opened it. It does not begin as calls
+    do: else a call would be read as a thought that never ends.
+    """
+    if not marks.is_special("</think>"):
+        return ["thought: thought_text /\\n*/", r"thought_text[lazy]: /((<think>|[^<\[{])(.|\n)*)?<\/think>/"]
+    begin = f"{marks.text('<think>')}?" if marks.is_special("<think>") else ""
+    return [
+        f"thought: {begin} THOUGHT_TEXT {marks.text('</think>')} /\\n*/",
+        r"THOUGHT_TEXT: /([^<\[{](.|\n)*)?/",
+    ]
 
 
 def _lark(*rules: str) -> Lark:
