@@ -96,6 +96,9 @@ class FakeEngine:
         self.accepts_together = 1
         """`generate` returns to nobody before it was called so often."""
         self.finish_reason: FinishReason = "stop"
+        self.stop_string: str | None = None
+        """What answers that are not cut off end with."""
+        self.num_pinned_tokens = 0
         self.storage_error: str | None = None
         self.tiers: ControllerStats | None = None
         """What is known of the lower tiers; None: there are none."""
@@ -151,6 +154,8 @@ class FakeEngine:
                 finish_reason=finish_reason if i == len(words) - 1 and not self.endless else None,
                 usage=usage if i == len(words) - 1 and not self.endless else None,
                 prefix=report if i == 0 else None,
+                num_pinned_tokens=self.num_pinned_tokens if i == 0 else 0,
+                stop_string=self.stop_string if i == len(words) - 1 else None,
             )
             for i, word in enumerate(words)
         ]
