@@ -10,14 +10,20 @@ from dataclasses import dataclass
 from typing import Final
 
 import anyio
-import httpx
 import msgspec
 
 from pagefall.errors import RequestError
 from pagefall.router.answers import AnswerNotes, EventCutter
 from pagefall.router.client_answer import ClientAnswer, is_event_stream
 from pagefall.router.config import ForwardConfig
-from pagefall.router.upstream import RawHeaders, Upstreams, returned_headers
+from pagefall.router.upstream import (
+    RawHeaders,
+    UnreachableError,
+    UpstreamAnswer,
+    UpstreamError,
+    Upstreams,
+    returned_headers,
+)
 from pagefall.router.workers import Lease, Outcome, WorkerRegistry
 
 _log = logging.getLogger("pagefall.router")
@@ -107,13 +113,12 @@ class _Passage:
                 await self._forward(scope)
             if scope.cancelled_caught:
                 failure, detail = self._why_cancelled()
-        except httpx.ConnectTimeout:
-            failure, detail = "connect_error", f"no connection in {self._config.connect_timeout:g} seconds"
-        except httpx.ConnectError as error:
-            failure, detail = "connect_error", f"no connection: {error}"
-            self._registry.connection_refused(self._lease.worker)
-        except httpx.TransportError as error:
-            failure, detail = "reset", f"the connection broke: {error or type(error).__name__}"
+        except UnreachableError as error:
+            failure, detail = "connect_error", str(error)
+            if error.is_refused:
+                self._registry.connection_refused(self._lease.worker)
+        except UpstreamError as error:
+            failure, detail = "reset", str(error)
         if failure is not None:
             await self._failed(failure, detail)
 
@@ -130,7 +135,7 @@ class _Passage:
                 request.body,
             )
             try:
-                self.status = response.status_code
+                self.status = response.status
                 outcome = _outcome(response)
                 if self.status in _ELSEWHERE and self._may_go_elsewhere(self.status):
                     self._attempted.outcome = outcome
@@ -145,32 +150,31 @@ class _Passage:
             if timer is not None:
                 timer.cancel()
 
-    async def _pass_on(self, response: httpx.Response, scope: anyio.CancelScope, sent_at: float) -> None:
+    async def _pass_on(self, response: UpstreamAnswer, scope: anyio.CancelScope, sent_at: float) -> None:
         """The first bytes of the body begin the client's answer, or its end where it has none."""
-        raw = response.headers.raw
+        raw = response.headers
         worker = self._lease.worker
         more = {} if self._config.disable_worker_header else {b"x-pagefall-worker": worker.name.encode()}
         notes, answer = self._attempted.notes, self._answer
         self._is_event_stream = is_event_stream(raw)
         cutter = EventCutter() if self._is_event_stream else None
         first_at = last_at = None
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        async for chunk in response.stream:
+        async for chunk in response.body():
             last_at = self._clock()
             if first_at is None:
                 first_at = last_at
-                self._first_byte(first_at - sent_at, is_success=response.is_success)
+                self._first_byte(first_at - sent_at, is_success=response.status < 400)
             notes.saw(chunk)
             data = chunk if cutter is None else cutter.feed(chunk)
             if data:
                 scope.deadline = math.inf  # the client may take its time
                 if not answer.has_begun:
-                    await answer.begin(response.status_code, returned_headers(raw, more))
+                    await answer.begin(response.status, returned_headers(raw, more))
                 await answer.body(data)
             scope.deadline = anyio.current_time() + self._config.idle_timeout
         scope.deadline = math.inf
         if not answer.has_begun:
-            await answer.begin(response.status_code, returned_headers(raw, more))
+            await answer.begin(response.status, returned_headers(raw, more))
         if cutter is not None and (rest := cutter.rest()):
             await answer.body(rest)
         await answer.finish()
@@ -231,18 +235,16 @@ class _Passage:
         await answer.break_off(error, is_stream=self._is_event_stream)
 
 
-def _outcome(response: httpx.Response) -> Outcome:
-    if response.status_code < 400:
+def _outcome(response: UpstreamAnswer) -> Outcome:
+    if response.status < 400:
         return "ok"
-    if response.status_code < 500:
+    if response.status < 500:
         return "client_error"
-    if response.status_code == 503 and "retry-after" in response.headers:
+    if response.status == 503 and any(name == b"retry-after" for name, _ in response.headers):
         return "busy"
     return "server_error"
 
 
-async def _close(response: httpx.Response) -> None:
-    """What was not read to its end takes its connection with it: so the worker learns that nobody listens."""
+async def _close(response: UpstreamAnswer) -> None:
     with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        await response.stream.aclose()
+        await response.aclose()

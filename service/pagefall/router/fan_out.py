@@ -7,12 +7,11 @@ from functools import partial
 from typing import Any, Final
 
 import anyio
-import httpx
 import msgspec
 from starlette.datastructures import Headers
 
 from pagefall.api.tasks import run_all
-from pagefall.router.upstream import RawHeaders, Upstreams
+from pagefall.router.upstream import RawHeaders, UpstreamError, Upstreams
 from pagefall.router.workers import Worker
 
 _MAX_BYTES: Final = 64 << 20
@@ -61,17 +60,11 @@ class FanOut:
         try:
             with anyio.fail_after(self._timeout_seconds):
                 response = await self._upstreams.send(worker.worker_id, method, target, headers, b"")
-                assert isinstance(response.stream, httpx.AsyncByteStream)
-                body = bytearray()
                 try:
-                    async for chunk in response.stream:
-                        body += chunk
-                        if len(body) > _MAX_BYTES:
-                            return Reply(worker=worker, error="its answer is too large")
+                    return Reply(worker=worker, status=response.status, body=await response.read(_MAX_BYTES))
                 finally:
-                    await response.stream.aclose()
+                    await response.aclose()
         except TimeoutError:
             return Reply(worker=worker, error=f"no answer in {self._timeout_seconds:g} seconds")
-        except httpx.TransportError as error:
-            return Reply(worker=worker, error=f"no answer: {error or type(error).__name__}")
-        return Reply(worker=worker, status=response.status_code, body=bytes(body))
+        except UpstreamError as error:
+            return Reply(worker=worker, error=f"no answer: {error}")

@@ -7,11 +7,10 @@ from typing import Final
 
 import anyio
 import anyio.abc
-import httpx
 import msgspec
 
 from pagefall.router.config import WorkersConfig
-from pagefall.router.upstream import Upstreams
+from pagefall.router.upstream import UpstreamError, Upstreams
 from pagefall.router.workers import Worker, WorkerRegistry
 
 _log = logging.getLogger("pagefall.router")
@@ -65,8 +64,8 @@ class HealthChecks:
                 status, _ = await self._get(worker, self._config.health_path)
         except TimeoutError:
             trouble = f"no answer to {self._config.health_path} in {self._config.health_timeout:g} seconds"
-        except httpx.TransportError as error:
-            trouble = f"no answer to {self._config.health_path}: {error or type(error).__name__}"
+        except UpstreamError as error:
+            trouble = f"no answer to {self._config.health_path}: {error}"
         else:
             if status >= 400:
                 trouble, is_silent = f"{self._config.health_path} says {status}", False
@@ -97,20 +96,14 @@ class HealthChecks:
                 status, body = await self._get(worker, _MODELS_PATH)
             models = msgspec.json.decode(body, type=_Models).data if status < 400 else []
             return frozenset(model.id for model in models)
-        except (TimeoutError, httpx.TransportError, msgspec.MsgspecError):
+        except (TimeoutError, UpstreamError, msgspec.MsgspecError):
             return frozenset()
 
     async def _get(self, worker: Worker, path: str) -> tuple[int, bytes]:
-        """Raises `httpx.TransportError`."""
+        """Raises `UpstreamError`."""
         headers = self._upstreams.authorized([(b"user-agent", b"pagefall-router")])
         response = await self._upstreams.send(worker.worker_id, "GET", path, headers, b"")
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        body = bytearray()
         try:
-            async for chunk in response.stream:
-                body += chunk
-                if len(body) > _MAX_BYTES:
-                    break
+            return response.status, await response.read(_MAX_BYTES)
         finally:
-            await response.stream.aclose()
-        return response.status_code, bytes(body)
+            await response.aclose()

@@ -1,21 +1,22 @@
 """HTTP to the workers: kept connections, one pool a worker, and which headers pass.
 
-Requests go through httpx's transport rather than its client: no cookies, redirects, proxies or decoding come between,
-and it costs half.
+Requests go through httpcore, the engine of httpx, and not httpx: no cookies, redirects, proxies or decoding come
+between, and it costs half.
 """
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import Final
+from urllib.parse import urlsplit
 
-import httpx
+import httpcore
 from starlette.datastructures import Headers
 
 from pagefall.router.routing import WorkerId
+from pagefall.router.sockets import AsyncioBackend
 from pagefall.router.workers import Worker
 
 RawHeaders = list[tuple[bytes, bytes]]
@@ -45,15 +46,56 @@ _NOT_RETURNED: Final = _HOP_BY_HOP | {b"date", b"server", b"x-request-id", b"x-p
 """Our own server writes the first two, and the id is set once for every answer."""
 
 
+class UpstreamError(Exception):
+    """There was no answer, or it broke off. The message says why."""
+
+
+class UnreachableError(UpstreamError):
+    """No connection. `is_refused` False: nobody said no, it took too long."""
+
+    def __init__(self, message: str, *, is_refused: bool) -> None:
+        super().__init__(message)
+        self.is_refused = is_refused
+
+
+class UpstreamAnswer:
+    """A worker's answer, whose body is still to come. Names of headers are in lower case. Whoever gets it closes it."""
+
+    def __init__(self, response: httpcore.Response) -> None:
+        self.status = response.status
+        self.headers: RawHeaders = [(name.lower(), value) for name, value in response.headers]
+        self._response = response
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """Piece by piece, as they arrive. Raises `UpstreamError`."""
+        try:
+            async for chunk in self._response.aiter_stream():
+                yield chunk
+        except _BROKEN as error:
+            raise _broken(error) from error
+
+    async def read(self, max_bytes: int) -> bytes:
+        """All of it. Raises `UpstreamError`, for one that is longer too."""
+        body = bytearray()
+        async for chunk in self.body():
+            body += chunk
+            if len(body) > max_bytes:
+                raise UpstreamError("its answer is too large")
+        return bytes(body)
+
+    async def aclose(self) -> None:
+        """What was not read to its end takes its connection with it: so the worker learns that nobody listens."""
+        await self._response.aclose()
+
+
 class Upstreams:
     """A `WorkerListener`: a pool for each worker while there is one. Used as an async context manager."""
 
     def __init__(self, *, connect_timeout: float, worker_api_key: str | None) -> None:
-        self._timeout = {"connect": connect_timeout, "read": None, "write": None, "pool": None}
+        self._connect_timeout = connect_timeout
         self._authorization = None if worker_api_key is None else f"Bearer {worker_api_key}".encode("latin-1")
-        self._transports: dict[WorkerId, httpx.AsyncHTTPTransport] = {}
-        self._certified: ssl.SSLContext | None = None
-        self._retired: list[httpx.AsyncHTTPTransport] = []
+        self._pools: dict[WorkerId, _Pool] = {}
+        self._retired: list[_Pool] = []
 
     async def __aenter__(self) -> Upstreams:
         return self
@@ -61,16 +103,11 @@ class Upstreams:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for transport in (*self._transports.values(), *self._retired):
-            await transport.aclose()
+        self._retired += self._pools.values()
+        await self.close_retired()
 
     def added(self, worker: Worker) -> None:
-        limits = httpx.Limits(
-            max_connections=None, max_keepalive_connections=_MAX_KEPT, keepalive_expiry=_KEEPALIVE_SECONDS
-        )
-        self._transports[worker.worker_id] = httpx.AsyncHTTPTransport(
-            limits=limits, trust_env=False, verify=self._tls(worker.worker_id)
-        )
+        self._pools[worker.worker_id] = _Pool(worker.worker_id)
 
     def ready(self, worker: Worker) -> None: ...
 
@@ -78,40 +115,41 @@ class Upstreams:
 
     def removed(self, worker: Worker) -> None:
         """What is under way on it goes on until `close_retired`."""
-        self._retired.append(self._transports.pop(worker.worker_id))
+        self._retired.append(self._pools.pop(worker.worker_id))
 
     async def close_retired(self) -> None:
         """Closes the pools of workers that are gone, and whatever is still under way in them."""
         retired, self._retired = self._retired, []
-        for transport in retired:
-            await transport.aclose()
+        for pool in retired:
+            await pool.connections.aclose()
 
     async def send(
         self, worker_id: WorkerId, method: str, target: str, headers: RawHeaders, body: bytes
-    ) -> httpx.Response:
-        """Returns with the answer's status and headers; whoever gets it closes its `stream`.
+    ) -> UpstreamAnswer:
+        """Returns with the answer's status and headers. `target` is the path with its query.
 
-        `target` is the path with its query. Raises `httpx.TransportError`; waits for ever but for the connection.
+        Raises `UpstreamError`; waits for ever but for the connection.
         """
-        request = httpx.Request(
+        pool = self._pools.get(worker_id)
+        if pool is None:
+            raise UnreachableError("the worker was removed", is_refused=True)
+        sized = [(b"content-length", b"%d" % len(body))] if body or method == "POST" else []
+        request = httpcore.Request(
             method,
-            _url(worker_id, target),
-            headers=headers,
+            pool.url(target),
+            headers=[(b"host", pool.host_header), *headers, *sized],
             content=body,
-            extensions={"timeout": self._timeout},
+            extensions={"timeout": {"connect": self._connect_timeout}},
         )
-        transport = self._transports.get(worker_id)
-        if transport is None:
-            raise httpx.ConnectError("the worker was removed")
-        return await transport.handle_async_request(request)
-
-    def _tls(self, worker_id: WorkerId) -> ssl.SSLContext:
-        """One for all: reading the certificates takes as long as a hundred requests. Plain HTTP needs none of them."""
-        if not worker_id.startswith("https:"):
-            return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        if self._certified is None:
-            self._certified = httpx.create_ssl_context()
-        return self._certified
+        try:
+            return UpstreamAnswer(await pool.connections.handle_async_request(request))
+        except httpcore.ConnectTimeout as error:
+            message = f"no connection in {self._connect_timeout:g} seconds"
+            raise UnreachableError(message, is_refused=False) from error
+        except httpcore.ConnectError as error:
+            raise UnreachableError(f"no connection: {error}", is_refused=True) from error
+        except _BROKEN as error:
+            raise _broken(error) from error
 
     def authorized(self, headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
         """With the workers' key in place of the client's, where workers have one."""
@@ -121,12 +159,6 @@ class Upstreams:
         return [*others, (b"authorization", self._authorization)]
 
 
-@lru_cache(maxsize=1024)
-def _url(worker_id: WorkerId, target: str) -> httpx.URL:
-    """Parsed once: most requests have one of a few targets."""
-    return httpx.URL(f"{worker_id}{target}")
-
-
 def forwarded_headers(headers: Headers, request_id: str) -> RawHeaders:
     """The client's, but for those that are about its connection."""
     dropped = _NOT_FORWARDED | _named_by_connection(headers.raw)
@@ -134,13 +166,44 @@ def forwarded_headers(headers: Headers, request_id: str) -> RawHeaders:
     return [*kept, (b"x-request-id", request_id.encode("latin-1"))]
 
 
-def returned_headers(raw: Iterable[tuple[bytes, bytes]], more: Mapping[bytes, bytes]) -> RawHeaders:
+def returned_headers(raw: RawHeaders, more: Mapping[bytes, bytes]) -> RawHeaders:
     """The worker's, but for those that are about its connection, and `more`."""
-    lowered = [(name.lower(), value) for name, value in raw]
-    dropped = _NOT_RETURNED | _named_by_connection(lowered)
-    return [*(pair for pair in lowered if pair[0] not in dropped), *more.items()]
+    dropped = _NOT_RETURNED | _named_by_connection(raw)
+    return [*(pair for pair in raw if pair[0] not in dropped), *more.items()]
 
 
 def _named_by_connection(raw: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
     values = [value for name, value in raw if name == b"connection"]
     return frozenset(name.strip().lower() for value in values for name in value.split(b","))
+
+
+class _Pool:
+    """One worker's connections."""
+
+    def __init__(self, worker_id: WorkerId) -> None:
+        parts = urlsplit(worker_id)
+        assert parts.hostname is not None
+        is_tls = parts.scheme == "https"
+        self._scheme, self._host, self._port = parts.scheme.encode(), parts.hostname.encode(), parts.port
+        self._path = parts.path
+        self.host_header = parts.netloc.encode()
+        self.connections = httpcore.AsyncConnectionPool(
+            # Without TLS no certificates are read, which takes as long as a hundred requests.
+            ssl_context=httpcore.default_ssl_context() if is_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            max_connections=None,
+            max_keepalive_connections=_MAX_KEPT,
+            keepalive_expiry=_KEEPALIVE_SECONDS,
+            network_backend=None if is_tls else AsyncioBackend(),
+        )
+
+    def url(self, target: str) -> httpcore.URL:
+        return httpcore.URL(
+            scheme=self._scheme, host=self._host, port=self._port, target=f"{self._path}{target}".encode("latin-1")
+        )
+
+
+_BROKEN: Final = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException)
+
+
+def _broken(error: Exception) -> UpstreamError:
+    return UpstreamError(f"the connection broke: {error or type(error).__name__}")
