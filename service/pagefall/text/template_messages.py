@@ -27,7 +27,6 @@ class TemplateTraits:
         self.knows_tools = re.search(r"\btools\b", template) is not None
         """Others are told of tools in plain messages."""
         self._prints_strings = re.search(r"arguments\s+is\s+(not\s+)?(string|mapping)", template) is not None
-        self._asks_for_none = re.search(r"content['\"]?\]?\s+is\s+none", template) is not None
         self._wants_short_ids = re.search(r"(length\s*!=\s*9|length\s+9)\b", template) is not None
 
     def forms(self, messages: Sequence[ChatMessage]) -> Iterator[Conversation]:
@@ -50,8 +49,6 @@ class TemplateTraits:
             result["name"] = message.name
         if message.tool_calls:
             result["tool_calls"] = [self._call(call, kind) for call in message.tool_calls]
-            if self._asks_for_none and not message.content:
-                result["content"] = None
         if message.tool_call_id is not None:
             result["tool_call_id"] = self._call_id(message.tool_call_id)
         if message.reasoning_content is not None:
