@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -154,9 +155,9 @@ class FakeWorker:
     def posts(self) -> list[Seen]:
         return [seen for seen in self.seen if seen.method == "POST"]
 
-    async def start(self) -> None:
+    async def start(self, tls: ssl.SSLContext | None = None) -> None:
         """At the port that it had before, if it had one."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port, ssl=tls)
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def kill(self) -> None:

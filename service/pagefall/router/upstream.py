@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import httpcore
+import httpx
 from starlette.datastructures import Headers
 
 from pagefall.router.routing import WorkerId
@@ -188,8 +189,9 @@ class _Pool:
         self._path = parts.path
         self.host_header = parts.netloc.encode()
         self.connections = httpcore.AsyncConnectionPool(
-            # Without TLS no certificates are read, which takes as long as a hundred requests.
-            ssl_context=httpcore.default_ssl_context() if is_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            # SSL_CERT_FILE and SSL_CERT_DIR say what is trusted. Without TLS no certificates are read, which takes as
+            # long as a hundred requests.
+            ssl_context=httpx.create_ssl_context() if is_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             max_connections=None,
             max_keepalive_connections=_MAX_KEPT,
             keepalive_expiry=_KEEPALIVE_SECONDS,
