@@ -10,6 +10,7 @@ HTTP (api) --> TokenizerActor --> Scheduler --> ModelRunner (one thread: the mod
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import os
 import signal
@@ -139,7 +140,7 @@ async def running_engine(
         cache=cache,
         page_size=cache.page_size,
         num_pages=num_pages,
-        namespace=b"" if tiers is None else tiers.namespace,  # what never leaves this process needs none
+        namespace=_namespace_without_tiers(card, cache) if tiers is None else tiers.namespace,
         tiers=None if tiers is None else tiers.config,
         num_host_pages=0 if tiers is None else tiers.memory.num_pages,
         page_bytes=0 if tiers is None else tiers.memory.page_bytes,
@@ -206,6 +207,11 @@ async def running_engine(
             if controller is not None:
                 controller.close()
             engine.close()
+
+
+def _namespace_without_tiers(card: ModelCard, cache: CacheConfig) -> bytes:
+    """Where no page ever leaves the process: it tells a router which servers name the same prompts alike, no more."""
+    return hashlib.sha256(f"no lower tiers, {cache.page_size}, {card.id}".encode()).digest()
 
 
 async def _serve_and_leave(config: ServeConfig, bound: socket.socket, thread: DeviceThread) -> None:

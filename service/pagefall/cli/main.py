@@ -70,6 +70,15 @@ def _dispatch(argv: list[str]) -> int:
             from pagefall.cli.serve import parse_serve
 
             config = parse_serve(flags, os.environ)
+            if config.parallel.dp_size > 1:
+                from pagefall.cli.torchless import leave_torch_out
+
+                leave_torch_out()
+
+                from pagefall.cli.data_parallel import serve_data_parallel
+                from pagefall.cli.router_tokenizer import load_encoder
+
+                return serve_data_parallel(flags, config, os.environ, load_encoder)
 
             from pagefall.app import serve
 

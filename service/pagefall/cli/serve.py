@@ -35,6 +35,8 @@ def _refuse_contradictions(given: GivenValues, config: ServeConfig) -> None:
     """Values that are fine alone and make no sense together. Only what the user wrote can contradict."""
     refuse_tier_contradictions(given, config)
     model, cache = config.model, config.cache
+    if config.parallel.dp_size == 1 and "load-balance-method" in given:
+        raise ConfigError(f"{given['load-balance-method'].source}: needs --dp-size 2 or more; one worker gets all")
     pool_tokens, context_length = cache.max_total_tokens, model.context_length
     if cache.disable_radix_cache and "radix-eviction-policy" in given:
         raise contradiction(given, "radix-eviction-policy", "disable-radix-cache", "there is nothing to evict")

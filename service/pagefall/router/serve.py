@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, nullcontext
 from typing import Final, Protocol
 
 from pagefall.api.server import HttpServer, bind
@@ -27,7 +27,16 @@ class LoadedEncoder(Encoder, AbstractContextManager["LoadedEncoder"], Protocol):
     """Its threads end with its context."""
 
 
-def serve(config: RouterConfig, load_encoder: Callable[[RoutingConfig], LoadedEncoder | None] | None) -> int:
+Beside = Callable[[Router], AbstractAsyncContextManager[None]]
+"""What runs as long as the router does."""
+
+
+def serve(
+    config: RouterConfig,
+    load_encoder: Callable[[RoutingConfig], LoadedEncoder | None] | None,
+    *,
+    beside: Beside = lambda router: nullcontext(),
+) -> int:
     """Serves until a signal ends it: the first lets requests under way end, for as long as the grace is.
 
     `load_encoder` is given, not imported, since what it needs brings torch along. It takes seconds; None: prompts
@@ -41,12 +50,12 @@ def serve(config: RouterConfig, load_encoder: Callable[[RoutingConfig], LoadedEn
         encoder = None if load_encoder is None else load_encoder(config.routing)
         if encoder is not None:
             stack.enter_context(encoder)
-        asyncio.run(_serve(config, encoder, bound))
+        asyncio.run(_serve(config, encoder, bound, beside))
     _log.info("stopped")
     return 0
 
 
-async def _serve(config: RouterConfig, encoder: Encoder | None, bound: socket.socket) -> None:
+async def _serve(config: RouterConfig, encoder: Encoder | None, bound: socket.socket, beside: Beside) -> None:
     with request_log(config.telling.request_log) as logs:
         router = Router(config, encoder, observers=logs)
         server = HttpServer(
@@ -70,7 +79,7 @@ async def _serve(config: RouterConfig, encoder: Encoder | None, bound: socket.so
 
         for number in _SIGNALS:
             loop.add_signal_handler(number, shut_down)
-        async with router.running():
+        async with router.running(), beside(router):
             await server.run_until_exit()
 
 
