@@ -17,6 +17,9 @@ from pagefall.router.turns import Turns
 _EXPECTED_SECONDS: Final = 10.0
 """How long after its expected first token a prompt counts as cached although no event has said so."""
 
+_SMALL_CACHE_TOKENS: Final = 16_384
+"""No cache is taken to be full with less."""
+
 
 class CacheAware:
     """Looks every prompt up in what the workers' events say, else in what was sent to them, and adds their queues.
@@ -86,7 +89,7 @@ class CacheAware:
     ) -> dict[WorkerId, Cost]:
         fleet = fleet_speeds(workers, self._weights)
         cached = {worker.worker_id: self._num_cached_tokens(worker.worker_id) for worker in workers}
-        fullest = max(*cached.values(), 1)
+        fullest = max(*cached.values(), _SMALL_CACHE_TOKENS)
         return {
             worker.worker_id: request_cost(
                 worker,

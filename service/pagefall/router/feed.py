@@ -42,8 +42,8 @@ class EventFeed:
         self._worker_id = worker_id
         self._index = index
         self._store_id = store_id
-        self._layout: PageLayout | None = None
         self._position: Position | None = None
+        self._snapshot_epoch = ""
         self.state: FeedState = "connecting"
         self.num_events = 0
         self.num_gaps = 0
@@ -87,7 +87,7 @@ class EventFeed:
             raise FeedError(f"a page size of {hello.page_size}")
         if hello.has_snapshot:
             self._index.begin_snapshot(self._worker_id, layout, self._store_id)
-            self._layout, self._position = layout, Position(hello.epoch, hello.number)
+            self._snapshot_epoch = hello.epoch
             self.state = "snapshot"
             return
         position = self.position
@@ -97,9 +97,8 @@ class EventFeed:
         self.state = "live"
 
     def _snapshot_end(self, end: SnapshotEnd) -> None:
-        assert self._position is not None
         self._index.end_snapshot(self._worker_id)
-        self._position = Position(self._position.epoch, end.number)
+        self._position = Position(self._snapshot_epoch, end.number)
         self.num_snapshots += 1
         self.state = "live"
 

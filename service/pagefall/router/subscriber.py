@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from typing import Final, Literal
 
 import anyio
@@ -168,11 +169,12 @@ class Subscriber:
             self._is_unsupported = False
             self._num_connections += 1
             self._connected_since = self._clock()
-            async for line in _lines(response):
-                for part in _parts(decode_line(line)):
-                    self._feed.take(part)
-                    await anyio.lowlevel.checkpoint()
-                self._heard()
+            async with aclosing(_lines(response)) as lines:
+                async for line in lines:
+                    for part in _parts(decode_line(line)):
+                        self._feed.take(part)
+                        await anyio.lowlevel.checkpoint()
+                    self._heard()
         self._failed("the worker ended the stream")
         return self._backoff.next_seconds()
 
@@ -198,7 +200,7 @@ class Subscriber:
         return self._config.unsupported_retry_seconds
 
 
-async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
+async def _lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:
     """Raises `FeedError` for a line without end."""
     rest: list[bytes] = []
     num_bytes = 0

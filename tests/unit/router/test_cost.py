@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pagefall.router.cost import CostWeights, Speeds, TokenHits, fleet_speeds, request_cost
+from pagefall.router.routing import WorkerId, WorkerView
+
+WEIGHTS = CostWeights(host_load=0.1, storage_load=0.5, displacement_weight=0.0)
+FLEET = Speeds(1000.0, 0.01)
+
+
+def view(*, queue: int = 0, running: int = 0, prefill: float | None = None, output: float | None = None) -> WorkerView:
+    return WorkerView(
+        worker_id=WorkerId("http://a"),
+        num_outstanding=running,
+        num_outstanding_prefill_tokens=queue,
+        prefill_tokens_per_second=prefill,
+        seconds_per_output=output,
+    )
+
+
+def seconds(worker: WorkerView, hits: TokenHits, num_tokens: int = 1000) -> float:
+    return request_cost(worker, hits, num_tokens, 1.0, FLEET, WEIGHTS).ttft_seconds
+
+
+def test_an_idle_worker_without_the_prompt_computes_all_of_it() -> None:
+    assert seconds(view(), TokenHits()) == pytest.approx(1.0)
+
+
+def test_the_queue_and_the_running_answers_come_on_top() -> None:
+    assert seconds(view(queue=500, running=3), TokenHits()) == pytest.approx(1.53)
+
+
+def test_a_device_hit_is_free_and_the_others_cost_their_loading() -> None:
+    assert seconds(view(), TokenHits(900, 0, 0)) == pytest.approx(0.1)
+    assert seconds(view(), TokenHits(0, 900, 0)) == pytest.approx(0.19)
+    assert seconds(view(), TokenHits(0, 0, 900)) == pytest.approx(0.55)
+
+
+def test_a_workers_own_speeds_come_before_those_of_the_fleet() -> None:
+    assert seconds(view(prefill=2000.0), TokenHits()) == pytest.approx(0.5)
+    assert seconds(view(running=2, output=0.1), TokenHits()) == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize("nonsense", [0.0, -1.0, math.inf, math.nan])
+def test_what_cannot_be_a_measurement_is_none(nonsense: float) -> None:
+    assert seconds(view(prefill=nonsense, output=nonsense, running=1), TokenHits()) == pytest.approx(1.01)
+
+
+def test_a_worker_that_was_not_measured_is_like_the_mean_of_the_others() -> None:
+    fleet = fleet_speeds([view(prefill=100.0), view(prefill=300.0, output=0.5), view()], CostWeights())
+    assert fleet == Speeds(200.0, 0.5)
+
+
+def test_before_anything_was_measured_all_have_the_priors() -> None:
+    weights = CostWeights(prior_prefill_tokens_per_second=7.0, prior_seconds_per_output=8.0)
+    assert fleet_speeds([view(), view()], weights) == Speeds(7.0, 8.0)
+
+
+def test_work_in_a_full_cache_costs_more_and_takes_no_longer() -> None:
+    weights = CostWeights(displacement_weight=2.0)
+    empty = request_cost(view(), TokenHits(), 1000, 0.0, FLEET, weights)
+    full = request_cost(view(), TokenHits(), 1000, 1.0, FLEET, weights)
+    assert empty.seconds == empty.ttft_seconds == full.ttft_seconds
+    assert full.seconds == pytest.approx(3 * full.ttft_seconds)
