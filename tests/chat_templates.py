@@ -6,7 +6,8 @@ from typing import Final
 
 CHATML_WITH_TOOLS: Final = """\
 {%- if tools %}{{- '<|im_start|>system\\n' }}\
-{%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}{{- '# Tools\\n<tools>' }}{%- for tool in tools %}{{- '\\n' }}{{- tool | tojson }}{%- endfor %}\
+{%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}\
+{{- '# Tools\\n<tools>' }}{%- for tool in tools %}{{- '\\n' }}{{- tool | tojson }}{%- endfor %}\
 {{- '\\n</tools><|im_end|>\\n' }}{%- elif messages[0].role == 'system' %}\
 {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}{%- endif %}\
 {%- for message in messages %}{%- if message.role == 'user' %}\
