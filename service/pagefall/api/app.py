@@ -15,6 +15,7 @@ from pagefall.api.completions import Completions
 from pagefall.api.console import Console
 from pagefall.api.cors import cors
 from pagefall.api.diagnose import Diagnose
+from pagefall.api.endpoints import document
 from pagefall.api.engine import Engine
 from pagefall.api.errors import on_http_exception, on_request_error
 from pagefall.api.explanations import Explanations
@@ -23,6 +24,7 @@ from pagefall.api.keepalive import KeepaliveMiddleware
 from pagefall.api.kv_events import KvEvents
 from pagefall.api.messages import CountTokens, Messages
 from pagefall.api.models import Models
+from pagefall.api.openapi import OpenApi
 from pagefall.api.operations import Operations
 from pagefall.api.storage import Storage
 from pagefall.api.tokens import Tokens
@@ -83,6 +85,7 @@ def create_app(
             Route("/metrics", operations.metrics),
             Route("/health", health.ready),
             Route("/health/live", health.live),
+            Route("/openapi.json", OpenApi(document()).show),
             Route("/", console.index),
             Route("/console/{name}", console.asset),
         ],
