@@ -107,6 +107,11 @@ ROUTER_FLAGS: Final = FlagTable(
                     minimum=0,
                     maximum=86400,
                 ),
+                Flag(
+                    "cors-origins",
+                    "pages that a browser lets use this router, for example https://chat.example; absent: none",
+                    "ORIGIN[,ORIGIN]|*",
+                ),
             ),
         ),
         Group(

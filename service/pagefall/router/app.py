@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from pagefall.api.access import AccessMiddleware
 from pagefall.api.auth import ApiKeyMiddleware
+from pagefall.api.cors import cors
 from pagefall.api.errors import on_http_exception, on_request_error
 from pagefall.api.json_response import json_response
 from pagefall.errors import ConfigError, RequestError
@@ -135,6 +136,8 @@ class Router:
         fleet = Fleet(self.registry, FanOut(self.upstreams), self.decisions)
         workers = WorkerApi(self.registry, max_body_bytes=http.max_body_bytes)
         middleware = [Middleware(AccessMiddleware)]
+        if http.cors_origins is not None:
+            middleware.append(cors(http.cors_origins))
         if http.api_key is not None or http.admin_api_key is not None:
             middleware.append(Middleware(ApiKeyMiddleware, api_key=http.api_key, admin_api_key=http.admin_api_key))
         app = Starlette(

@@ -44,7 +44,7 @@ _HOP_BY_HOP: Final = frozenset(
 
 _NOT_FORWARDED: Final = _HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
 _NOT_RETURNED: Final = _HOP_BY_HOP | {b"date", b"server", b"x-request-id", b"x-pagefall-worker"}
-"""Our own server writes the first two, and the id is set once for every answer."""
+"""Our own server writes the first two, and the others are set once for every answer."""
 
 
 class UpstreamError(Exception):

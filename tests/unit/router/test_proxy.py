@@ -180,3 +180,13 @@ async def test_a_stream_passes_whole() -> None:
 
 async def _echo(seen: Seen, answering: Answering) -> None:
     await answering.whole(200, seen.body)
+
+
+async def test_browsers_are_told_which_pages_may_use_the_router() -> None:
+    config = HttpConfig(port=0, cors_origins="https://chat.example")
+    headers = {"origin": "https://chat.example", "access-control-request-method": "POST"}
+    async with fake_workers("a") as [worker], running_router(router_config(worker, http=config)) as running:
+        asked = await running.client.options(CHAT, headers=headers)
+        answer = await running.chat(origin="https://chat.example")
+    assert asked.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == "https://chat.example"
