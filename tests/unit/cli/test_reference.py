@@ -14,6 +14,7 @@ from pagefall.config import (
     HttpConfig,
     InsightConfig,
     ModelConfig,
+    ParallelConfig,
     PrefetchPolicy,
     SchedulerConfig,
     TierConfig,
@@ -27,7 +28,7 @@ def test_the_committed_page_is_what_the_table_says() -> None:
 
 
 def test_every_config_field_a_user_may_set_has_a_flag() -> None:
-    parts = (ModelConfig, CacheConfig, TierConfig, SchedulerConfig, HttpConfig, InsightConfig)
+    parts = (ModelConfig, CacheConfig, TierConfig, SchedulerConfig, HttpConfig, InsightConfig, ParallelConfig)
     fields = {field for part in parts for field in part.__struct_fields__}
     assert {option.field for option in options(SERVE_FLAGS).values()} == fields
 
