@@ -11,7 +11,6 @@ from tests.router_workloads import Workload, hot_prefix, sessions, shared_prefix
 
 from pagefall.router.routing import PolicyName
 
-
 MAKERS: dict[str, Callable[[], Workload]] = {
     "shared": shared_prefix,
     "hot": hot_prefix,
