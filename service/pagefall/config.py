@@ -99,6 +99,12 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A stream that is silent for so long sends a comment; 0: never."""
     cors_origins: str | None = None
     """Of pages that browsers let use the server: origins with commas between them, or "*"."""
+    max_stored_responses: int = 10_000
+    """Of /v1/responses; 0 keeps none."""
+    max_stored_response_bytes: int = 256 * 1024 * 1024
+    """Of all of them, each with the whole conversation that it answers."""
+    stored_response_ttl: float = 86_400.0
+    """Seconds after its last use."""
 
 
 class ParallelConfig(msgspec.Struct, frozen=True, kw_only=True):

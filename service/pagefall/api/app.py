@@ -26,6 +26,8 @@ from pagefall.api.messages import CountTokens, Messages
 from pagefall.api.models import Models
 from pagefall.api.openapi import OpenApi
 from pagefall.api.operations import Operations
+from pagefall.api.responses import CreateResponse, KeptResponses
+from pagefall.api.responses_store import ResponseStore
 from pagefall.api.storage import Storage
 from pagefall.api.tokens import Tokens
 from pagefall.api.tree import Tree
@@ -53,6 +55,13 @@ def create_app(
     health, models, operations = Health(engine), Models(engine), Operations(engine, metrics)
     tokens, storage = Tokens(engine, max_body_bytes=max_body_bytes), Storage(engine, max_body_bytes=max_body_bytes)
     counting = CountTokens(engine, max_body_bytes=max_body_bytes)
+    responses = ResponseStore(
+        max_responses=config.max_stored_responses,
+        max_bytes=config.max_stored_response_bytes,
+        ttl_seconds=config.stored_response_ttl,
+    )
+    create_response = CreateResponse(engine, responses, max_body_bytes=max_body_bytes)
+    kept = KeptResponses(engine, responses, max_body_bytes=max_body_bytes)
     series = series or TrafficSeries(window_seconds=insight.metrics_window)
     cache_stats = CacheStats(engine, series, facts, redact_prompts=insight.redact_prompts)
     tree, console = Tree(engine, redact_prompts=insight.redact_prompts), Console(engine)
@@ -68,6 +77,11 @@ def create_app(
         routes=[
             Route("/v1/chat/completions", ChatCompletions(engine, max_body_bytes=max_body_bytes), methods=["POST"]),
             Route("/v1/completions", Completions(engine, max_body_bytes=max_body_bytes), methods=["POST"]),
+            Route("/v1/responses", create_response, methods=["POST"]),
+            Route("/v1/responses/input_tokens", kept.count_tokens, methods=["POST"]),
+            Route("/v1/responses/{response_id}", kept.show_or_delete, methods=["GET", "DELETE"]),
+            Route("/v1/responses/{response_id}/input_items", kept.input_items),
+            Route("/v1/responses/{response_id}/cancel", kept.cancel, methods=["POST"]),
             Route("/v1/messages", Messages(engine, max_body_bytes=max_body_bytes), methods=["POST"]),
             Route("/v1/messages/count_tokens", counting.count, methods=["POST"]),
             Route("/v1/models", models.all),

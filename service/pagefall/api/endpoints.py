@@ -20,13 +20,22 @@ from pagefall.api.tree import TreeAnswer
 from pagefall.api.wire_chat import ChatCompletion, ChatCompletionChunk, ChatCompletionRequest
 from pagefall.api.wire_completions import Completion, CompletionRequest
 from pagefall.api.wire_messages import CountTokensRequest as MessagesCountRequest
-from pagefall.api.wire_messages import MessageAnswer, MessagesRequest, TokenCount
+from pagefall.api.wire_messages import MessageAnswer, MessageEvent, MessagesRequest, TokenCount
+from pagefall.api.wire_response_events import StreamedResponseEvent
+from pagefall.api.wire_responses import (
+    DeletedResponse,
+    InputItemList,
+    InputTokenCount,
+    ResponsesPromptFields,
+    ResponsesRequest,
+)
+from pagefall.api.wire_responses import Response as ResponsesAnswer
 from pagefall.insight.diagnosis.report import Diagnosis
 from pagefall.insight.explanation import Explanation
 
 _DESCRIPTION: Final = (
     "An OpenAI-compatible server whose prefix cache spans device memory, host RAM and stores. Fields that are not "
-    "named here are ignored by /v1/chat/completions and /v1/completions unless they look like a misspelt one."
+    "named here are ignored by the endpoints that generate unless they look like a misspelt one."
 )
 
 
@@ -58,6 +67,9 @@ def _text(name: str, description: str, **limits: Any) -> Parameter:
     return Parameter(name=name, description=description, schema={"type": "string", **limits})
 
 
+_RESPONSE_ID: Final = _text("response_id", "The id of a response", minLength=1)
+_Kept: Final = partial(Endpoint, tag="generation", error=ErrorBody, parameters=(_RESPONSE_ID,))
+
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     _Generation(
         path="/v1/chat/completions",
@@ -73,12 +85,45 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answer=Completion,
         events=Completion,
     ),
+    _Generation(
+        path="/v1/responses",
+        summary="The next turn of a conversation, which the server may keep",
+        body=ResponsesRequest,
+        answer=ResponsesAnswer,
+        events=StreamedResponseEvent,
+    ),
+    _Generation(
+        path="/v1/responses/input_tokens",
+        summary="How long the prompt of a request would be",
+        body=ResponsesPromptFields,
+        answer=InputTokenCount,
+    ),
+    _Kept(method="get", path="/v1/responses/{response_id}", summary="A response", answer=ResponsesAnswer),
+    _Kept(method="delete", path="/v1/responses/{response_id}", summary="Forget a response", answer=DeletedResponse),
+    _Kept(
+        method="get",
+        path="/v1/responses/{response_id}/input_items",
+        summary="What a response answers",
+        answer=InputItemList,
+        parameters=(
+            _RESPONSE_ID,
+            _text("order", "By age; the newest first unless it is asc", enum=["asc", "desc"]),
+            _integer("limit", "How many at most", minimum=1, maximum=100),
+            _text("after", "The id of an item: only those after it"),
+        ),
+    ),
+    _Kept(
+        method="post",
+        path="/v1/responses/{response_id}/cancel",
+        summary="Refused: nothing is made in the background",
+        answer=ResponsesAnswer,
+    ),
     _Messages(
         path="/v1/messages",
         summary="The next turn of a conversation, in Anthropic's shape",
         body=MessagesRequest,
         answer=MessageAnswer,
-        events=MessageAnswer,
+        events=MessageEvent,
     ),
     _Messages(
         path="/v1/messages/count_tokens",

@@ -198,5 +198,8 @@ class MessageStop(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
     pass
 
 
+MessageEvent = MessageStart | Ping | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
+
+
 class TokenCount(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int

@@ -130,6 +130,15 @@ SERVE_FLAGS = FlagTable(
                     minimum=0,
                     maximum=86400,
                 ),
+                Flag("max-stored-responses", "how many answers of /v1/responses are kept; 0: none", minimum=0),
+                Flag("max-stored-response-bytes", "and how large all of them are, with their conversations", minimum=0),
+                Flag(
+                    "stored-response-ttl",
+                    "how long after its last use a response is kept",
+                    "SECONDS",
+                    above=0,
+                    maximum=2592000,
+                ),
                 Flag(
                     "stream-keepalive-seconds",
                     "silence after which a stream sends a comment, so that proxies keep it open; 0: never",
