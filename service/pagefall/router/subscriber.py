@@ -42,7 +42,7 @@ class SubscriberConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     connect_seconds: float = 2.0
-    silence_seconds: float = 15.0
+    silence_seconds: float = 6.0
     stale_seconds: float = 60.0
     first_retry_seconds: float = 0.25
     most_retry_seconds: float = 10.0

@@ -154,7 +154,7 @@ async def test_the_key_is_sent_and_the_first_connection_asks_for_everything(rig:
     [request] = rig.worker.requests
     assert str(request.url) == "http://worker:1/cache/events"
     assert request.headers["Authorization"] == "Bearer secret"
-    assert request.extensions["timeout"]["read"] == 15.0
+    assert request.extensions["timeout"]["read"] == 6.0
 
 
 async def test_lines_may_be_cut_anywhere(rig: Rig) -> None:
