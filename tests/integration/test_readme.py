@@ -18,6 +18,7 @@ from tests.real_server import real_server
 
 from pagefall.cli.config_file import read_config_file
 from pagefall.cli.main import main
+from pagefall.cli.router import parse_router
 from pagefall.cli.serve import parse_serve
 from pagefall.cli.serve_flags import SERVE_FLAGS
 from pagefall_storage.registry import open_backend
@@ -101,6 +102,29 @@ def run_serve(words: list[str], _: str) -> None:
         parse_serve(words, {})
 
 
+def run_router(words: list[str], _: str) -> None:
+    parse_router(words, {})
+
+
+def run_compose(words: list[str], _: str) -> None:
+    """docker/verify.py runs it with a real engine; that the file is sound is tests/unit/deployment's."""
+    assert words == ["compose", "up"]
+    assert (REPOSITORY / "compose.yaml").is_file()
+
+
+def run_explain(words: list[str], server_url: str) -> None:
+    assert main(["explain", *words, "--url", server_url]) == 0
+
+
+def run_doctor(words: list[str], server_url: str) -> None:
+    assert main(["doctor", *words, "--url", server_url]) == 0
+
+
+def run_bench_load(words: list[str], server_url: str) -> None:
+    quick = ["--scale", "0.02", "--num-requests", "4", "--output-tokens", "2"]
+    assert main(["bench", "load", *words, *quick, "--url", server_url]) == 0
+
+
 def run_cache(words: list[str], store: str) -> None:
     assert main(["cache", *(word.replace(README_STORE, store) for word in words)]) == 0
 
@@ -129,13 +153,18 @@ Runner = Callable[[list[str], str], None]
 RUNNERS: dict[str, Runner] = {
     "make": run_make,
     "pip install": run_pip_install,
+    "docker": run_compose,
     ".venv/bin/pagefall serve": run_serve,
+    ".venv/bin/pagefall router": run_router,
     ".venv/bin/pagefall backends": run_backends,
     ".venv/bin/pagefall bench control-plane": run_bench_control_plane,
 }
 RUNNERS_WITH_STORE: dict[str, Runner] = {".venv/bin/pagefall cache": run_cache}
 RUNNERS_WITH_SERVER: dict[str, Runner] = {
     "curl": run_curl,
+    ".venv/bin/pagefall explain": run_explain,
+    ".venv/bin/pagefall doctor": run_doctor,
+    ".venv/bin/pagefall bench load": run_bench_load,
     ".venv/bin/pagefall bench engine": run_bench_engine,
 }
 
