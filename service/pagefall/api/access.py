@@ -23,6 +23,8 @@ _log = logging.getLogger("pagefall.api")
 
 _SCOPE_KEY: Final = "pagefall.access"
 _SANE_ID: Final = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+_ROUTINE_PATHS: Final = frozenset({"/health", "/health/live", "/metrics", "/cache/stats"})
+_OK: Final = 200
 _CLIENT_GONE: Final = 499
 """What the log says where no status could be sent (nginx's number for it)."""
 
@@ -66,6 +68,12 @@ def http_request_id(scope: Scope) -> str:
     return entry.request_id
 
 
+def _level(scope: Scope, entry: AccessEntry) -> int:
+    """What probes and scrapers ask for every second is for those who want to see everything, if all is well."""
+    is_routine = scope["path"] in _ROUTINE_PATHS and entry.status == _OK
+    return logging.DEBUG if is_routine else logging.INFO
+
+
 class AccessMiddleware:
     """Echoes the client's `x-request-id` if it is sane, else makes one; logs; turns a bug into a plain 500."""
 
@@ -96,7 +104,8 @@ class AccessMiddleware:
             if entry.status is None:
                 await error_response(internal_error(), scope)(scope, receive, send_noting)
         finally:
-            _access_log.info(
+            _access_log.log(
+                _level(scope, entry),
                 "%s %s %d %.1fms%s%s id=%s",
                 scope["method"],
                 quote(scope["path"]),
