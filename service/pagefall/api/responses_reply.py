@@ -131,7 +131,6 @@ class _ThoughtTokens:
     def __init__(self) -> None:
         self.num_tokens = 0
         self._num_waiting = 0
-        self._in_thought = False
 
     def count(self, num_tokens: int, parts: Sequence[ReplyPart]) -> None:
         """`parts` are what `num_tokens` more tokens completed."""

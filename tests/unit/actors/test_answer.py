@@ -57,6 +57,26 @@ def test_the_stop_token_counts_but_is_not_shown(tokenizer: Tokenizer) -> None:
     assert len(delta.logprobs) == 1
 
 
+def test_the_stop_string_that_was_found_is_named(tokenizer: Tokenizer) -> None:
+    answer = Answer(tokenizer, PROMPT, ("no", "lo"))
+    answer.push(output(*b"hel"))
+    answer.push(output(*b"lo"))
+    delta = answer.take()
+    assert delta is not None
+    assert (delta.text, delta.finish_reason, delta.stop_string) == ("hel", "stop", "lo")
+
+
+def test_only_the_first_delta_says_what_is_kept(tokenizer: Tokenizer) -> None:
+    answer = Answer(tokenizer, PROMPT, (), num_pinned_tokens=2)
+    told: list[int] = []
+    for byte in b"hi":
+        answer.push(output(byte))
+        delta = answer.take()
+        assert delta is not None
+        told.append(delta.num_pinned_tokens)
+    assert told == [2, 0]
+
+
 def test_an_end_without_tokens_is_shown_as_it_is(tokenizer: Tokenizer) -> None:
     answer = Answer(tokenizer, PROMPT, ())
     answer.push(output(finish_reason="abort"))

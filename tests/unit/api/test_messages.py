@@ -236,10 +236,14 @@ async def test_breakpoints_become_pins(client: httpx.AsyncClient, engine: FakeEn
         PinRequest(num_messages=2, ttl_seconds=300.0),
         PinRequest(num_messages=4, ttl_seconds=300.0),
     )
-    await post(client, cache_control={"type": "ephemeral"})
-    assert engine.requests[-1].pins == (PinRequest(num_messages=1, ttl_seconds=300.0),)
-    await post(client)
-    assert engine.requests[-1].pins == ()
+
+
+@pytest.mark.parametrize("is_marked", [True, False])
+async def test_a_breakpoint_of_the_whole_request_keeps_all_of_it(
+    client: httpx.AsyncClient, engine: FakeEngine, is_marked: bool
+) -> None:
+    await post(client, cache_control={"type": "ephemeral"} if is_marked else None)
+    assert engine.requests[-1].pins == ((PinRequest(num_messages=1, ttl_seconds=300.0),) if is_marked else ())
 
 
 async def test_blocks_become_turns_of_the_template(client: httpx.AsyncClient, engine: FakeEngine) -> None:
