@@ -16,11 +16,12 @@ from tests.tiny_models import make_tiny
 from transformers import AutoModelForCausalLM
 
 from pagefall.messages import RequestId, SamplingParams, SequenceStep
-from pagefall.model import truncation
 from pagefall.model.constrained import Constraints
 from pagefall.model.fused import FusedForward
 from pagefall.model.sampling import Sampler
 from pagefall.model.scripting import script
+from pagefall.model.top_logits import top
+from pagefall.model.truncation import NUM_CANDIDATES
 from pagefall.text.constraints import Regex
 from pagefall.text.grammar import grammar_text
 from pagefall.text.matchers import VocabularyFacts, load_vocabulary, make_matcher
@@ -86,7 +87,7 @@ def allowed(constraints: Constraints, sequence: SequenceStep) -> bytes:
     """The bytes that may come next; a zero byte stands for the end."""
     masks = constraints.masks([sequence])
     assert masks is not None
-    ids = masks.allowed[0].nonzero()[:, 0].tolist()
+    ids = (masks.bias[0] == 0).nonzero()[:, 0].tolist()
     return bytes(0 if token_id == EOS else token_id for token_id in ids)
 
 
@@ -112,7 +113,7 @@ def test_only_the_rows_with_a_grammar_are_masked(constraints: Constraints) -> No
     masks = constraints.masks([step(), step(pattern="x", request="a"), step(), step(pattern="y", request="b")])
     assert masks is not None
     assert masks.rows == [1, 3]
-    assert masks.allowed.shape == (2, VOCAB_SIZE)
+    assert masks.bias.shape == (2, VOCAB_SIZE)
     logits = torch.randn(4, VOCAB_SIZE)
     applied = masks.apply(logits)
     assert torch.equal(applied[[0, 2]], logits[[0, 2]])
@@ -147,7 +148,7 @@ def test_an_answer_that_the_grammar_does_not_know_fails_alone(
         masks = constraints.masks(sequences)
         assert masks is not None
         assert masks.failed == set()  # nothing was asked for yet
-        assert masks.allowed.sum(dim=-1).tolist() == [VOCAB_SIZE, 2]
+        assert (masks.bias == 0).sum(dim=-1).tolist() == [VOCAB_SIZE, 2]
     assert masks.failed == {"wrong"}
     assert len(source.discarded) == 1
     assert "wrong" in caplog.text
@@ -156,11 +157,11 @@ def test_an_answer_that_the_grammar_does_not_know_fails_alone(
 def test_a_grammar_that_does_not_compile_after_all_fails_its_request(constraints: Constraints) -> None:
     masks = constraints.masks([step(pattern="[")])
     assert masks is not None
-    assert masks.allowed.all()
+    assert not masks.bias.any()
     assert masks.failed == {"r"}
     none = Constraints(None, VOCAB_SIZE, CPU).masks([step(pattern="a")])
     assert none is not None
-    assert none.allowed.all()
+    assert not none.bias.any()
     assert none.failed == {"r"}
 
 
@@ -171,7 +172,7 @@ def test_a_grammar_whose_masks_are_slow_ends_its_request(source: Source) -> None
     for length in range(6):
         masks = constraints.masks([step(b"a" * length, pattern="a+")])
         assert masks is not None
-        assert masks.allowed.any()
+        assert (masks.bias == 0).any()
         failed.append(bool(masks.failed))
     assert failed == [False, False, False, True, False, False]
 
@@ -180,10 +181,10 @@ def test_a_vocabulary_larger_than_the_logits_is_cut(source: Source) -> None:
     constraints = Constraints(source, ord("c"), CPU)  # the model has no logit for "c"
     masks = constraints.masks([step(pattern="[abcd]")])
     assert masks is not None
-    assert masks.allowed[0].nonzero()[:, 0].tolist() == [ord("a"), ord("b")]
+    assert (masks.bias[0] == 0).nonzero()[:, 0].tolist() == [ord("a"), ord("b")]
     nothing = constraints.masks([step(pattern="[cd]", request="other")])
     assert nothing is not None
-    assert nothing.allowed.all()
+    assert not nothing.bias.any()
     assert nothing.failed == {"other"}
 
 
@@ -260,16 +261,15 @@ def test_few_allowed_tokens_do_not_make_a_wide_top_k_sort_the_vocabulary(
     constraints: Constraints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts: list[int] = []
-    plain = truncation.top
 
     def counting(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         counts.append(count)
-        return plain(logits, count)
+        return top(logits, count)
 
-    monkeypatch.setattr(truncation, "top", counting)
+    monkeypatch.setattr("pagefall.model.truncation.top", counting)
     sequence = step(pattern="[abc]", sampling=SamplingParams(temperature=1.0, seed=1, top_k=40))
     Sampler(VOCAB_SIZE, CPU).sample(torch.randn(1, VOCAB_SIZE), [sequence], constraints.masks([sequence]))
-    assert counts == [truncation.NUM_CANDIDATES[0]]
+    assert counts == [NUM_CANDIDATES[0]]
 
 
 def test_in_bfloat16_the_likeliest_of_the_allowed_tokens_is_the_likeliest_in_float32(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 from tests.scheduling_driver import Driver, prompt
 
 from pagefall.messages import RequestId, RequestOutput, SamplingParams, TokenLogprob
@@ -85,3 +86,31 @@ def test_the_counters_add_up() -> None:
     stats = driver.state.stats()
     assert (stats.num_steps, stats.num_prompt_tokens, stats.num_cached_tokens) == (5, 18, 8)
     assert (stats.num_generated_tokens, stats.forward_seconds, stats.sample_seconds) == (5, 1.25, 0.625)
+
+
+def test_a_request_that_the_runner_gives_up_ends_with_abort_and_the_others_go_on() -> None:
+    driver = Driver()
+    driver.submit("a", prompt(0, 9), max_tokens=5)
+    driver.submit("b", prompt(1, 9), max_tokens=5)
+    for failed, reasons in ((False, [None, None]), (True, ["abort", None])):
+        plan = plan_step(driver.state, step=0, now=0.0)
+        result = driver.model.step(plan)
+        if failed:
+            result = msgspec.structs.replace(result, sampled=(None, result.sampled[1]), failed=frozenset(["a"]))
+        outputs = apply_result(driver.state, plan, result, now=0.0).outputs
+        assert [output.finish_reason for output in outputs] == reasons
+    assert outputs[0].token_ids == ()
+    driver.state.cache.check()
+    assert plan_step(driver.state, step=0, now=0.0).ended == ("a",)
+
+
+def test_a_request_may_be_given_up_at_its_first_token_and_keeps_its_account() -> None:
+    driver = Driver()
+    driver.submit("a", prompt(0, 9))
+    plan = plan_step(driver.state, step=0, now=0.0)
+    result = msgspec.structs.replace(driver.model.step(plan), sampled=(None,), failed=frozenset(["a"]))
+    [output] = apply_result(driver.state, plan, result, now=0.0).outputs
+    assert output.finish_reason == "abort"
+    assert output.prefix is not None
+    assert not driver.state.running
+    driver.state.cache.check()
