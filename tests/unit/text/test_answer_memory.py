@@ -43,7 +43,7 @@ def chat(tokenizer: Tokenizer, memory: AnswerMemory, texts: list[str]) -> list[T
 
 
 def begins(longer: TokenIds, shorter: TokenIds) -> bool:
-    return longer[: len(shorter)].tolist() == shorter.tolist()
+    return np.array_equal(longer[: len(shorter)], shorter)
 
 
 def test_the_next_turn_begins_with_the_tokens_that_were_sampled(embedded: Tokenizer) -> None:
