@@ -34,6 +34,15 @@ _MAX_EXPLANATIONS: Final = 4
 """They share the threads with prompts, which must not wait long for them."""
 
 
+class _Shared:
+    """A prompt that is being encoded, for all who have this very prompt. They have one salt, too."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.encoded: EncodedPrompt | None = None
+        self.num_waiting = 0
+
+
 class PromptEncoder:
     """Encodes small prompts at once and large ones on a few threads of its own. Used as a context manager."""
 
@@ -44,6 +53,8 @@ class PromptEncoder:
         self._max_waiting = max_waiting
         self._num_waiting = 0
         self._num_explaining = 0
+        self._shared: dict[int, _Shared] = {}
+        """By the identity of the prompt, while anyone waits for it."""
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="prompt-encoder")
 
     def __enter__(self) -> PromptEncoder:
@@ -60,8 +71,23 @@ class PromptEncoder:
 
     async def encode_with_history(self, prompt: Prompt, salt: str) -> EncodedPrompt:
         """As `encode`; answers of this server in a chat have the tokens that were sampled, and its key is for
-        `remember`.
+        `remember`. A large prompt that several requests have in common (the choices of one, say) is encoded once.
         """
+        if _size(prompt) <= _LARGE:
+            return await self._encode_with_history(prompt, salt)
+        shared = self._shared.setdefault(id(prompt), _Shared())
+        shared.num_waiting += 1
+        try:
+            async with shared.lock:
+                if shared.encoded is None:
+                    shared.encoded = await self._encode_with_history(prompt, salt)
+                return shared.encoded
+        finally:
+            shared.num_waiting -= 1
+            if not shared.num_waiting:
+                del self._shared[id(prompt)]
+
+    async def _encode_with_history(self, prompt: Prompt, salt: str) -> EncodedPrompt:
         if not isinstance(prompt, ChatPrompt):
             return EncodedPrompt(await self.encode(prompt), None)
         work = partial(self._encode_chat, prompt, salt)

@@ -49,6 +49,26 @@ async def test_every_kind_of_prompt_is_encoded(tokenizer: Tokenizer) -> None:
         assert await encoder.decode([104, 105]) == "hi"
 
 
+@pytest.mark.parametrize("num_gone", [0, 1])
+async def test_a_long_prompt_that_several_requests_share_is_encoded_once(
+    watched: WatchedTokenizer, num_gone: int
+) -> None:
+    prompt = TextPrompt("x" * 5000)
+    watched.gate.clear()
+    with PromptEncoder(watched, max_waiting=1) as encoder:
+        tasks = [asyncio.ensure_future(encoder.encode_with_history(prompt, "")) for _ in range(4)]
+        while not watched.threads:
+            await asyncio.sleep(0)
+        for task in tasks[:num_gone]:
+            task.cancel()
+        watched.gate.set()
+        encoded = await asyncio.gather(*tasks[num_gone:])
+        assert {len(each.token_ids) for each in encoded} == {5000}
+        assert len(watched.threads) == 1 + num_gone
+        await encoder.encode_with_history(prompt, "")
+        assert len(watched.threads) == 2 + num_gone
+
+
 async def test_long_texts_are_encoded_and_decoded_off_the_loops_thread(watched: WatchedTokenizer) -> None:
     with PromptEncoder(watched, max_waiting=1) as encoder:
         assert len(await encoder.encode(TextPrompt("x" * 5000))) == 5000
