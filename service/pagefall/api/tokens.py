@@ -13,6 +13,7 @@ from pagefall.api.engine import Engine
 from pagefall.api.json_response import json_response
 from pagefall.api.wire_chat import WireMessage, chat_prompt
 from pagefall.api.wire_sampling import TokenId, check_model, check_token_ids
+from pagefall.api.wire_tools import WireTool, tools_of
 from pagefall.errors import RequestError
 from pagefall.text.requests import Prompt, TextPrompt
 
@@ -27,6 +28,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[WireTool] | None = None
 
 
 class TokenizeResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +78,7 @@ class Tokens:
                 add_generation_prompt=body.add_generation_prompt,
                 continue_final_message=bool(body.continue_final_message),
                 template_kwargs=body.chat_template_kwargs or {},
+                tools=tools_of(body.tools or []),
             )
         assert body.prompt is not None
         return TextPrompt(body.prompt, body.add_special_tokens is not False)

@@ -340,3 +340,10 @@ async def test_openais_own_client_rebuilds_streamed_calls_and_goes_on(engine: Fa
         )
         assert answer.choices[0].message.content == "It is dry."
     assert prompt_of(engine).messages[1].tool_calls[0].call_id == call.id
+
+
+async def test_the_tokens_of_a_prompt_with_tools_can_be_counted(client: httpx.AsyncClient) -> None:
+    response = await client.post("/tokenize", json={"messages": ASK, "tools": [WEATHER]})
+    assert response.status_code == 200
+    response = await client.post("/tokenize", json={"messages": ASK, "tools": [{"type": "other"}]})
+    assert response.json()["error"]["param"] == "tools[0].type"
