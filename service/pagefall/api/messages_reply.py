@@ -117,7 +117,7 @@ class MessagesFormat:
         events: list[NamedEvent] = []
         if self._parser is None:
             self._parser = self._make_parser(prompt_tail=delta.prompt_tail)
-            self._num_pinned_tokens = delta.num_pinned_tokens
+            self._num_pinned_tokens = _kept_tokens(delta)
             start = self._message((), None, _prompt_usage(delta))
             events += [named(MessageStart(message=start)), named(Ping())]
         parts = self._parser.push(delta.text)
@@ -185,7 +185,13 @@ def _prompt_usage(delta: TextDelta) -> MessagesUsage:
         return _usage(0, 0, 0, 0)
     sources = delta.prefix.num_tokens_by_source
     cached = sum(sources.get(source, 0) for source in ("device", "host", "storage"))
-    return _usage(delta.prefix.num_prompt_tokens, cached, 0, delta.num_pinned_tokens)
+    return _usage(delta.prefix.num_prompt_tokens, cached, 0, _kept_tokens(delta))
+
+
+def _kept_tokens(delta: TextDelta) -> int:
+    """Only whole pages are kept. `delta` is the first one."""
+    page_size = 1 if delta.prefix is None else delta.prefix.page_size
+    return delta.num_pinned_tokens // page_size * page_size
 
 
 def _usage(num_prompt: int, num_cached: int, num_answer: int, num_pinned: int) -> MessagesUsage:

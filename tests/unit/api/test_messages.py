@@ -195,13 +195,14 @@ async def test_a_limit_beyond_the_context_is_the_contexts_end() -> None:
 
 
 async def test_what_an_answer_used_adds_up_to_the_prompt(client: httpx.AsyncClient, engine: FakeEngine) -> None:
-    engine.num_pinned_tokens = 7
-    messages = [{"role": role, "content": "x"} for role in ("user", "assistant") * 6] + [
+    engine.num_pinned_tokens = 37
+    messages = [{"role": role, "content": "x"} for role in ("user", "assistant") * 19] + [
         {"role": "user", "content": "y"}
     ]
-    engine.reports = [report(num_prompt_tokens=13, num_cached=3)]
+    engine.reports = [report(num_prompt_tokens=39, num_cached=3)]
     told = dict(events(await post(client, stream=True, messages=messages)))
-    expected = {"input_tokens": 6, "cache_creation_input_tokens": 4, "cache_read_input_tokens": 3}
+    # Of the 37 tokens that are to be kept, those of two whole pages are.
+    expected = {"input_tokens": 7, "cache_creation_input_tokens": 29, "cache_read_input_tokens": 3}
     assert told["message_start"]["message"]["usage"] == {**expected, "output_tokens": 0}
     assert told["message_delta"]["usage"] == {**expected, "output_tokens": 6}
 
