@@ -98,6 +98,8 @@ async def test_a_prompts_logprobs_are_those_of_transformers_cold_and_cached(fold
                 assert deltas[-1].finish_reason == "length"
                 assert deltas[-1].usage is not None
                 assert (deltas[-1].usage.completion_tokens, deltas[-1].usage.cached_tokens) == (0, 0)
+                assert deltas[0].prefix is not None
+                assert {miss.reason for miss in deltas[0].prefix.misses} <= {"scored", "page_tail"}
                 _check(folder, prompt, _logprobs(deltas))
         together = await asyncio.gather(*(_ask(engine, _request(prompt, max_tokens=5)) for prompt in PROMPTS))
         for prompt, deltas in zip(PROMPTS, together, strict=True):

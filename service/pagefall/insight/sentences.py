@@ -93,6 +93,11 @@ def sentences(miss: MissedPages, *, where: str | None, is_same_text: bool) -> Se
             return Sentences(f"copying it to the device failed{_detail(miss)}", "See the server's log.")
         case "cache_disabled":
             return Sentences("the server runs with --disable-radix-cache", "Start it without that flag.")
+        case "scored":
+            return Sentences(
+                "the request wants the log-probabilities of its prompt, for which all of it is computed",
+                "Leave out echo or logprobs.",
+            )
         case "unreached":
             return Sentences("the request ended before it came to these")
         case _:

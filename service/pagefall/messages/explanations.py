@@ -26,6 +26,7 @@ MissReason = Literal[
     "no_room",
     "copy_failed",
     "cache_disabled",
+    "scored",
     "unreached",
 ]
 """Why a page of a prompt was not taken from the cache; one for every such page.
@@ -44,6 +45,7 @@ MissReason = Literal[
 - `no_room`: the host pool had no room to read it into.
 - `copy_failed`: copying it to the device failed.
 - `cache_disabled`: the server runs with --disable-radix-cache.
+- `scored`: the request wants the log-probabilities of its prompt, for which that is computed anew.
 - `unreached`: the request ended before it came to it.
 """
 

@@ -126,10 +126,12 @@ def _judge(state: SchedulerState, request: Request, survey: Survey, page: int, s
     trace = request.trace
     if page * state.page_size >= request.num_reached:
         return _miss("unreached")
-    if not state.shares_prefixes or request.submit.wants_prompt_logprobs:
+    if not state.shares_prefixes:
         return _miss("cache_disabled")
     if page == (request.num_prompt_tokens - 1) // state.page_size:
         return _miss("page_tail")
+    if request.submit.wants_prompt_logprobs:
+        return _miss("scored")
     if page in trace.failed_copies:
         return _miss("copy_failed")
     if page in trace.declined_host_pages:

@@ -316,6 +316,7 @@ MISSES: list[tuple[MissReason, dict[str, Any], str, str | None]] = [
     ("no_room", {}, "no free page", "--hicache-ratio"),
     ("copy_failed", {}, "copying it to the device failed", "log"),
     ("cache_disabled", {}, "--disable-radix-cache", "without"),
+    ("scored", {}, "log-probabilities", "echo"),
     ("unreached", {}, "ended before", None),
 ]  # fmt: skip
 

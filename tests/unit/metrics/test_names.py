@@ -37,7 +37,7 @@ NAMES = {
         "counter",
         {
             "reason": "below_threshold|cache_disabled|copy_failed|corrupt|diverged|evicted|never_seen|no_room|"
-            "other_namespace|other_salt|page_tail|slower_than_recompute|store_down|timed_out|unreached"
+            "other_namespace|other_salt|page_tail|scored|slower_than_recompute|store_down|timed_out|unreached"
         },
     ),
     "pagefall_saved_prefill_seconds_total": ("counter", {}),

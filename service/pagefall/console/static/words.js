@@ -8,6 +8,7 @@ export const SOURCE_WORDS = {
   host: "host memory",
   storage: "the store",
   computed: "computed",
+  scored: "computed for its log-probabilities",
   unreached: "not reached",
 };
 
