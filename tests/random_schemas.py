@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any, Final
 
-from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema import Draft202012Validator
 
 Schema = dict[str, Any]
 
@@ -43,7 +43,7 @@ def breaches(schema: Schema, text: str) -> list[str]:
         value = json.loads(text)
     except ValueError as error:
         return [f"no JSON: {error}"]
-    validator = Draft202012Validator(schema, format_checker=FormatChecker())
+    validator = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
     return [error.message for error in validator.iter_errors(value)]
 
 

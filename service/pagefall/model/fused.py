@@ -215,7 +215,7 @@ class FusedForward:
         )
         return self._final_norm(hidden)
 
-    def _sharpened(self, logits: torch.Tensor, hidden: torch.Tensor, masks: StepMasks | None) -> torch.Tensor:
+    def _sharpened(self, logits: torch.Tensor, hidden: torch.Tensor, masks: StepMasks | None = None) -> torch.Tensor:
         """The logits in float32, those of the likeliest tokens computed anew in it from the normed `hidden` rows.
 
         At 25, bfloat16 numbers are an eighth apart, and the likeliest tokens often closer than that: rounded logits are
