@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -174,6 +175,25 @@ def test_the_next_turn_of_a_chat_finds_the_last_answer(client: openai.OpenAI) ->
         temperature=0,
     )
     assert cached_tokens(second.usage) > first.usage.prompt_tokens
+
+
+@pytest.mark.usefixtures("cold")
+def test_all_apis_read_one_cache_and_a_response_finds_the_answer_it_goes_on_from(
+    server: RealServer, client: openai.OpenAI
+) -> None:
+    first = client.responses.create(model=MODEL, input=STORY, max_output_tokens=24, temperature=0)
+    second = client.responses.create(
+        model=MODEL, input="Go on.", previous_response_id=first.id, max_output_tokens=2, temperature=0
+    )
+    assert first.usage is not None
+    assert second.usage is not None
+    assert second.usage.input_tokens_details.cached_tokens > first.usage.input_tokens
+    with anthropic.Anthropic(base_url=server.url, api_key="unused", max_retries=0) as other:
+        message = other.messages.create(model=MODEL, messages=[{"role": "user", "content": STORY}], max_tokens=2)
+    pages = (first.usage.input_tokens - 1) // PAGE_SIZE * PAGE_SIZE
+    assert message.usage.cache_read_input_tokens == pages
+    assert message.usage.input_tokens == first.usage.input_tokens - pages
+    assert message.stop_reason == "max_tokens"
 
 
 def test_a_flush_leaves_every_page_free(server: RealServer, client: openai.OpenAI) -> None:
