@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar, assert_never
 
 import msgspec
 from msgspec import Meta
 
+from pagefall.api import messages_request, responses_request
+from pagefall.api.responses_prompt import input_items
 from pagefall.api.wire_chat import WireMessage, chat_prompt
+from pagefall.api.wire_messages import CountTokensRequest
+from pagefall.api.wire_responses import ResponsesPromptFields
 from pagefall.errors import RequestError
 from pagefall.text.requests import Prompt, TextPrompt, TokenPrompt
 
@@ -16,13 +20,17 @@ T = TypeVar("T")
 _TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 _WirePrompt: Any = str | list[str | _TokenId | list[_TokenId]]
 
-Endpoint = Literal["chat", "completions", "other"]
+Endpoint = Literal["chat", "completions", "messages", "responses", "other"]
 
 _MAX_TEXT: Final = 1 << 20
 """Bytes of a prompt that stand for it where it cannot be tokenised."""
 
 _UNLIKE_OURS: Final = ("tools", "functions", "documents")
 """They change what a chat template writes, in ways that only the worker's own engine knows."""
+
+
+_PROMPT_FIELDS: Final = ("system", "instructions", "messages", "input", "prompt")
+"""What prompts are made of, in the order in which templates write it."""
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,10 +48,14 @@ class _Fields(msgspec.Struct):
     model: msgspec.Raw = msgspec.Raw()
     messages: msgspec.Raw = msgspec.Raw()
     prompt: msgspec.Raw = msgspec.Raw()
+    system: msgspec.Raw = msgspec.Raw()
+    instructions: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
     cache_salt: msgspec.Raw = msgspec.Raw()
     user: msgspec.Raw = msgspec.Raw()
     max_tokens: msgspec.Raw = msgspec.Raw()
     max_completion_tokens: msgspec.Raw = msgspec.Raw()
+    max_output_tokens: msgspec.Raw = msgspec.Raw()
     stream: msgspec.Raw = msgspec.Raw()
     add_generation_prompt: msgspec.Raw = msgspec.Raw()
     continue_final_message: msgspec.Raw = msgspec.Raw()
@@ -58,17 +70,14 @@ def read_body(body: bytes, endpoint: Endpoint) -> Body:
     fields = _as(body, _Fields)
     if fields is None:
         return Body()
-    prompt = None
-    if endpoint == "chat":
-        prompt = _chat(fields)
-    elif endpoint == "completions":
-        prompt = _completion(fields.prompt)
     return Body(
         model=_as(fields.model, str),
-        prompt=prompt,
+        prompt=_prompt(body, fields, endpoint),
         cache_salt=_as(fields.cache_salt, str) or "",
         user=_as(fields.user, str) or "",
-        max_tokens=_as(fields.max_completion_tokens, int) or _as(fields.max_tokens, int),
+        max_tokens=_as(fields.max_completion_tokens, int)
+        or _as(fields.max_output_tokens, int)
+        or _as(fields.max_tokens, int),
         stream=bool(_as(fields.stream, bool)),
     )
 
@@ -81,13 +90,48 @@ def prompt_text(body: bytes) -> str:
     fields = _as(body, _Fields)
     if fields is None:
         return _text(body)
-    parts = [bytes(getattr(fields, name)) for name in (*_UNLIKE_OURS, "messages", "prompt")]
+    parts = [bytes(getattr(fields, name)) for name in (*_UNLIKE_OURS, *_PROMPT_FIELDS)]
     return _text(b"".join(parts).rstrip(b"] \t\r\n"))
 
 
-def _chat(fields: _Fields) -> Prompt | None:
+def _prompt(body: bytes, fields: _Fields, endpoint: Endpoint) -> Prompt | None:
+    if endpoint == "completions":
+        return _completion(fields.prompt)
     if any(bytes(getattr(fields, name)) not in (b"", b"null", b"[]") for name in _UNLIKE_OURS):
         return None
+    match endpoint:
+        case "chat":
+            return _chat(fields)
+        case "messages":
+            return _messages(body)
+        case "responses":
+            return _response(body)
+        case "other":
+            return None
+        case _:
+            assert_never(endpoint)
+
+
+def _messages(body: bytes) -> Prompt | None:
+    wire = _as(body, CountTokensRequest)
+    try:
+        return None if wire is None else messages_request.prompt_of(wire)[0]
+    except RequestError:
+        return None
+
+
+def _response(body: bytes) -> Prompt | None:
+    """None for one that goes on from another: only the worker that made that one has the conversation."""
+    wire = _as(body, ResponsesPromptFields)
+    if wire is None or wire.previous_response_id is not None:
+        return None
+    try:
+        return responses_request.prompt_of(wire, (), input_items(wire.input or ()))
+    except RequestError:
+        return None
+
+
+def _chat(fields: _Fields) -> Prompt | None:
     messages = _as(fields.messages, list[WireMessage])
     if messages is None:
         return None

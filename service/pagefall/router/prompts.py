@@ -71,5 +71,9 @@ def endpoint_of(path: str) -> Endpoint:
             return "chat"
         case "/v1/completions":
             return "completions"
+        case "/v1/messages":
+            return "messages"
+        case "/v1/responses":
+            return "responses"
         case _:
             return "other"

@@ -249,7 +249,7 @@ def _target(scope: Scope) -> str:
 
 def _client(scope: Scope, headers: Headers, read: ReadRequest) -> str:
     """Who shares the queue with whom: the key and the user it is for, else the address."""
-    key = f"{headers.get('authorization', '')}\0{read.body.user}"
+    key = f"{headers.get('authorization') or headers.get('x-api-key', '')}\0{read.body.user}"
     return key if key != "\0" else str((scope.get("client") or [""])[0])
 
 

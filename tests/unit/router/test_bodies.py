@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pagefall.router.bodies import Body, prompt_text, read_body
-from pagefall.text.requests import ChatPrompt, TextPrompt, TokenPrompt
+from pagefall.text.requests import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
 
 
 def body(**fields: object) -> bytes:
@@ -72,6 +72,31 @@ def test_a_field_of_the_wrong_type_does_not_hide_the_others() -> None:
 )
 def test_a_prompt_that_is_not_ours_to_write_is_left_to_its_text(more: dict[str, object]) -> None:
     assert read_body(body(**{"messages": messages("Hi"), **more}), "chat").prompt is None
+
+
+def test_what_routing_needs_of_a_message_in_anthropics_shape_is_read() -> None:
+    block = {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}
+    read = read_body(body(model="m", system=[block], messages=messages("Hi"), max_tokens=9, stream=True), "messages")
+    assert read.prompt == ChatPrompt(messages=(ChatMessage("system", "Be brief."), ChatMessage("user", "Hi")))
+    assert (read.model, read.max_tokens, read.stream) == ("m", 9, True)
+    assert read_body(body(messages=[{"role": "robot", "content": "x"}]), "messages").prompt is None
+    assert read_body(body(messages=messages("Hi"), tools=[{"name": "f"}]), "messages").prompt is None
+
+
+def test_what_routing_needs_of_a_response_is_read() -> None:
+    read = read_body(body(instructions="Be brief.", input="Hi", max_output_tokens=9), "responses")
+    assert read.prompt == ChatPrompt(messages=(ChatMessage("system", "Be brief."), ChatMessage("user", "Hi")))
+    assert read.max_tokens == 9
+    assert read_body(body(input="Hi", previous_response_id="resp_1"), "responses").prompt is None
+    assert read_body(body(input=[{"type": "unknown"}]), "responses").prompt is None
+
+
+@pytest.mark.parametrize("system", ["system", "instructions"])
+def test_the_text_of_a_prompt_begins_with_what_its_template_writes_first(system: str) -> None:
+    name = "messages" if system == "system" else "input"
+    first, second = (prompt_text(body(**{name: messages(text), system: "Be brief."})) for text in ("a", "b"))
+    assert first.startswith('"Be brief."')
+    assert first != second
 
 
 def test_the_text_of_the_next_turn_begins_with_the_text_of_this_one() -> None:
