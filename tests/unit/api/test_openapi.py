@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import httpx
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema
 import msgspec
 import pytest
 from starlette.routing import Route
