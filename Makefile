@@ -3,6 +3,7 @@
 VENV ?= .venv
 ARGS ?=
 PYTEST_ARGS ?=
+PYTEST_WORKERS ?= 2
 URL ?= http://127.0.0.1:30000
 
 # Override with `make PYTHON=/some/python3`. The first Python of at least 3.11 is taken.
@@ -31,12 +32,12 @@ demo: install-demo ## one document, cold and from each tier: a table, demo-out/d
 test: install-test ## install what testing needs, then run every check
 	@$(MAKE) --no-print-directory check
 
-check: ## format, lint, types, import contracts and tests, without installing (PYTEST_ARGS="-k radix")
+check: ## format, lint, types, import contracts and tests, without installing (PYTEST_ARGS="-k radix" PYTEST_WORKERS=1)
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-logo
-	$(VENV)/bin/pytest $(PYTEST_ARGS)
+	$(VENV)/bin/pytest $(if $(filter-out 0 1,$(PYTEST_WORKERS)),-n $(PYTEST_WORKERS) --dist loadfile) $(PYTEST_ARGS)
 
 fmt: ## format and repair what can be repaired
 	$(VENV)/bin/ruff check --fix
