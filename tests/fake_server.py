@@ -61,7 +61,7 @@ class FakePagedModel(FakeModel):
 def load_fake(config: ServeConfig, spec: ModelSpec) -> app._Loaded:
     """Whatever model was asked for."""
     model = cast("PagedModel", FakePagedModel(crash="crash" in sys.argv))
-    return app._Loaded(model, byte_tokenizer(), host=None, namespace=None)
+    return app._Loaded(model, byte_tokenizer(), grammars=None, host=None, namespace=None)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def load_fake(config: ServeConfig, spec: ModelSpec) -> app._Loaded:
     model = FakePagedModel(crash=False)
     memory = HostMemory(model.slots[0].nbytes, NUM_HOST_PAGES, pinned=False)
     host = memory, MovingCopier(model, memory)
-    return app._Loaded(cast("PagedModel", model), byte_tokenizer(), host, NAMESPACE)
+    return app._Loaded(cast("PagedModel", model), byte_tokenizer(), None, host, NAMESPACE)
 
 
 if __name__ == "__main__":
