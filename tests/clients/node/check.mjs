@@ -63,11 +63,13 @@ await check("completions, echoed and scored", async () => {
   const answer = await client.completions.create({ ...greedy, prompt: ["One", "Two"], echo: true, n: 2 });
   assert.equal(answer.choices.length, 4);
   assert.ok(answer.choices[0].text.startsWith("One") && answer.choices[2].text.startsWith("Two"));
+  const alone = { ...greedy, prompt: "One", echo: true }; // in bfloat16, greedy answers may depend on their neighbours
+  const whole = await client.completions.create(alone);
   let text = "";
-  for await (const chunk of await client.completions.create({ ...greedy, prompt: "One", echo: true, stream: true })) {
+  for await (const chunk of await client.completions.create({ ...alone, stream: true })) {
     text += chunk.choices[0].text;
   }
-  assert.equal(text, answer.choices[0].text);
+  assert.equal(text, whole.choices[0].text);
 });
 
 await check("an answer that is given up", async () => {
