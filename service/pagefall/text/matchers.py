@@ -85,7 +85,7 @@ def _reason(matcher: LLMatcher) -> str:
     text = matcher.get_error().replace("<non-verbose/>", "").strip()
     if _TREE_TOO_WIDE in text:
         return "too many alternatives at one place (an object may have a few hundred optional properties)"
-    if "limits." in text:
+    if "limits." in text or "fuel exhausted" in text:
         return "it is too complex to be compiled"
     if not text or text.startswith("NoExtension"):
         return "no text satisfies it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import selectors
 import subprocess
 import sys
-import time
+import threading
 from contextlib import suppress
 from typing import Final
 
@@ -30,61 +30,101 @@ class GrammarProbe:
     def __init__(self, facts: VocabularyFacts, *, deadline_seconds: float = DEADLINE_SECONDS) -> None:
         self._facts = facts
         self._deadline_seconds = deadline_seconds
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: _Process | None = None
 
     def check(self, grammar: str) -> str | None:
         """Why the grammar cannot be used, None if it can be. Returns within the deadline, once the process runs.
 
         Raises `ProbeError`.
         """
-        process = self._running()
+        process = self._ready()
         try:
-            verdict = self._ask(process, grammar.encode(), self._deadline_seconds)
+            verdict = process.ask(grammar.encode(), self._deadline_seconds)
         except TimeoutError:
-            self.close()
-            return f"it is too complex to be compiled within {self._deadline_seconds:g} s"
-        if verdict is None:
-            self.close()
-            return "it is nested too deeply or grows too large when it is compiled"
-        return verdict.reason
+            reason = f"it is too complex to be compiled within {self._deadline_seconds:g} s"
+        else:
+            if verdict is not None:
+                return verdict.reason
+            reason = "it is nested too deeply or grows too large when it is compiled"
+        self.close()
+        self._process = _Process(self._facts)  # nobody waits for it: it starts while this refusal is sent
+        return reason
 
     def close(self) -> None:
         """Ends the process. The next `check` starts a new one."""
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.communicate()
+            process.end()
 
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is None:
-            return self._process
-        self.close()
-        process = self._process = subprocess.Popen(
+    def _ready(self) -> _Process:
+        if self._process is None or not self._process.is_alive:
+            self.close()
+            self._process = _Process(self._facts)
+        try:
+            self._process.wait_until_ready()
+        except ProbeError:
+            self.close()
+            raise
+        return self._process
+
+
+class _Process:
+    """A started process. It gets the facts from a thread, as they are more than a pipe holds."""
+
+    def __init__(self, facts: VocabularyFacts) -> None:
+        self._process = subprocess.Popen(
             [sys.executable, "-m", "pagefall.text.grammar_probe"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        try:
-            ready = self._ask(process, msgspec.json.encode(self._facts), _START_SECONDS)
-        except TimeoutError:
-            ready = None
-        if ready is None or ready.reason is not None:
-            self.close()
-            raise ProbeError("the process that tries grammars out did not start" if ready is None else ready.reason)
-        return process
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self._is_ready = False
+        self._teller = threading.Thread(target=self._send, args=(msgspec.json.encode(facts),), daemon=True)
+        self._teller.start()
 
-    def _ask(self, process: subprocess.Popen[bytes], payload: bytes, seconds: float) -> Verdict | None:
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def wait_until_ready(self) -> None:
+        """Returns at once after the first time. Raises `ProbeError`."""
+        if self._is_ready:
+            return
+        try:
+            verdict = self._receive(_START_SECONDS)
+        except TimeoutError:
+            verdict = None
+        if verdict is None or verdict.reason is not None:
+            started = "the process that tries grammars out did not start"
+            raise ProbeError(started if verdict is None or verdict.reason is None else verdict.reason)
+        self._teller.join()
+        self._is_ready = True
+
+    def ask(self, grammar: bytes, seconds: float) -> Verdict | None:
         """None where the process has died. Raises `TimeoutError`."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        until = time.monotonic() + seconds
+        self._send(grammar)
+        return self._receive(seconds)
+
+    def end(self) -> None:
+        self._process.kill()
+        self._teller.join()
+        for pipe in (self._stdin, self._stdout):
+            with suppress(BrokenPipeError):  # what was still to be written
+                pipe.close()
+        self._process.wait()
+
+    def _send(self, payload: bytes) -> None:
         with suppress(BrokenPipeError):
-            write_frame(process.stdin, payload)
+            write_frame(self._stdin, payload)
+
+    def _receive(self, seconds: float) -> Verdict | None:
         with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
+            selector.register(self._stdout, selectors.EVENT_READ)
             # A verdict is written at once, so when it begins to arrive it is there.
-            if not selector.select(max(0.0, until - time.monotonic())):
+            if not selector.select(seconds):
                 raise TimeoutError
-        answer = read_frame(process.stdout)
+        answer = read_frame(self._stdout)
         return None if answer is None else msgspec.json.decode(answer, type=Verdict)
