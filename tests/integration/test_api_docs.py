@@ -1,4 +1,4 @@
-"""What docs/api.md tells people to type works, on a server whose engine has a script."""
+"""What the pages of the API tell people to type works, on a server whose engine has a script."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import re
 import shlex
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import anthropic
 import anyio.to_thread
 import httpx
 import msgspec
+import openai
 import pytest
 from tests.unit.api.fake_engine import FakeEngine, listening
 
@@ -18,12 +21,13 @@ from pagefall.cli.serve import parse_serve
 
 pytestmark = pytest.mark.anyio
 
-PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = "\n".join((DOCS / name).read_text() for name in ("api.md", "api-responses.md", "api-messages.md"))
 URL = "http://127.0.0.1:30000"
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGES, flags=re.MULTILINE | re.DOTALL)
 
 
 def commands() -> list[str]:
@@ -68,8 +72,17 @@ async def test_every_command_works() -> None:
                 assert response.is_success, f"{command}: {response.text}"
 
 
+def run(block: str) -> None:
+    """Closes the clients that it leaves, which may otherwise be collected in any order."""
+    names: dict[str, Any] = {}
+    exec(block, names)
+    for value in names.values():
+        if isinstance(value, openai.OpenAI | anthropic.Anthropic):
+            value.close()
+
+
 @pytest.mark.parametrize("block", blocks("python"))
 async def test_every_piece_of_python_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
     async with listening(engine()) as (host, port):
-        await anyio.to_thread.run_sync(exec, block.replace(URL, f"http://{host}:{port}"), {})
+        await anyio.to_thread.run_sync(run, block.replace(URL, f"http://{host}:{port}"))
     assert capsys.readouterr().out

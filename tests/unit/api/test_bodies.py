@@ -16,6 +16,8 @@ from tests.unit.api.fake_engine import FakeEngine, http_client
 from pagefall.api.decode import parse_body
 from pagefall.api.wire_chat import ChatCompletionRequest, WireMessage
 from pagefall.api.wire_completions import CompletionRequest
+from pagefall.api.wire_messages import MessagesRequest, WireBlock, WireClientTool
+from pagefall.api.wire_responses import ResponsesRequest, WireItem, WireResponsesTool
 from pagefall.config import HttpConfig
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +50,7 @@ CHAT = "/v1/chat/completions"
     ids=lambda body: repr(body[:40]),
 )
 async def test_a_body_that_is_no_request_is_a_400_in_openais_shape(client: httpx.AsyncClient, body: bytes) -> None:
-    for path in (CHAT, "/v1/completions", "/tokenize", "/detokenize"):
+    for path in (CHAT, "/v1/completions", "/v1/messages", "/v1/responses", "/tokenize", "/detokenize"):
         response = await client.post(path, content=body)
         assert response.status_code == 400, response.text
         assert response.json()["error"]["type"] == "invalid_request_error"
@@ -186,9 +188,46 @@ CHAT_BODIES = st.one_of(
     bodies(ChatCompletionRequest, {"messages": [{"role": "user", "content": "a"}]}),
     st.fixed_dictionaries({"messages": MESSAGES}),
 )
+TURN = {"role": "user", "content": "a"}
+
+
+def parts_of(wire_type: type[msgspec.Struct], *types: str) -> st.SearchStrategy[list[dict[str, Any]]]:
+    """Objects of these types, with fields of theirs that have any value or one that could be meant."""
+    values = st.one_of(VALUES, st.sampled_from(["c1", "f", "{}"]), st.just([{"type": "text", "text": "a"}]))
+    fields = st.dictionaries(st.sampled_from(wire_type.__struct_encode_fields__), values, max_size=4)
+    return st.lists(
+        st.tuples(fields, st.sampled_from(types)).map(lambda parts: {**parts[0], "type": parts[1]}), max_size=3
+    )
+
+
+BLOCKS = parts_of(WireBlock, "text", "thinking", "tool_use", "tool_result", "image")
+MESSAGES_BODIES = st.one_of(
+    bodies(MessagesRequest, {"max_tokens": 5, "messages": [TURN]}),
+    st.fixed_dictionaries(
+        {
+            "max_tokens": st.just(5),
+            "messages": st.lists(
+                st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": BLOCKS}), max_size=3
+            ),
+            "system": BLOCKS,
+            "tools": parts_of(WireClientTool, "custom", "bash"),
+        }
+    ),
+)
+RESPONSES_BODIES = st.one_of(
+    bodies(ResponsesRequest, {"input": "a"}),
+    st.fixed_dictionaries(
+        {
+            "input": parts_of(WireItem, "message", "reasoning", "function_call", "function_call_output", "x"),
+            "tools": parts_of(WireResponsesTool, "function", "web_search"),
+        }
+    ),
+)
 BODIES = st.one_of(
     st.tuples(st.just(CHAT), CHAT_BODIES),
     st.tuples(st.just("/v1/completions"), bodies(CompletionRequest, {"prompt": "a"})),
+    st.tuples(st.just("/v1/messages"), MESSAGES_BODIES),
+    st.tuples(st.just("/v1/responses"), RESPONSES_BODIES),
     st.tuples(st.just("/tokenize"), st.one_of(st.fixed_dictionaries({"prompt": VALUES}), CHAT_BODIES)),
     st.tuples(st.just("/detokenize"), st.fixed_dictionaries({"tokens": VALUES})),
 )
@@ -202,7 +241,8 @@ async def test_no_body_whatsoever_is_a_servers_error(request: tuple[str, Any]) -
         response = await client.post(path, content=json.dumps(body).encode("utf-8", "surrogatepass"))
     assert response.status_code in (200, 400, 404), response.text
     if response.status_code != 200:
-        assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+        fields = {"message", "type"} if path == "/v1/messages" else {"message", "type", "param", "code"}
+        assert set(response.json()["error"]) == fields
 
 
 @given(body=st.binary(max_size=100))

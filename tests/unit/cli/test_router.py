@@ -51,7 +51,13 @@ def test_what_cannot_be_used_is_said_with_its_fix(flags: list[str], message: str
 
 def test_every_config_field_has_a_flag() -> None:
     parts = (WorkersConfig, RoutingConfig, ForwardConfig, HttpConfig, TellingConfig)
-    fields = {field for part in parts for field in part.__struct_fields__} - {"stream_keepalive_seconds"}  # a worker's
+    of_workers = {
+        "stream_keepalive_seconds",
+        "max_stored_responses",
+        "max_stored_response_bytes",
+        "stored_response_ttl",
+    }
+    fields = {field for part in parts for field in part.__struct_fields__} - of_workers
     assert {option.field for option in options(ROUTER_FLAGS).values()} == fields
 
 
