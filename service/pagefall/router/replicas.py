@@ -22,7 +22,7 @@ from typing import Final
 from pagefall.errors import PagefallError
 from pagefall.router.backoff import Backoff
 from pagefall.router.worker_urls import worker_spec
-from pagefall.router.workers import WorkerRegistry
+from pagefall.router.workers import Worker, WorkerRegistry
 
 _log = logging.getLogger("pagefall.replicas")
 
@@ -90,13 +90,14 @@ class Replicas:
         has_served = False
         while True:
             port = _free_port()
-            worker = self._registry.add(worker_spec(f"http://127.0.0.1:{port}", f"w{number}"), "flag")
+            worker = self._join(number, port)
             began_at = self._clock()
             try:
                 status = await self._run(number, port)
             finally:
-                has_served = has_served or worker.state == "healthy"
-                self._registry.remove(worker)  # its connections are cut: what is under way ends, or goes elsewhere
+                has_served = has_served or worker.has_been_healthy
+                # Its process is gone: what is under way breaks off, or goes elsewhere, and its name is free again.
+                self._registry.remove(worker, at_once=True)
             if status == _CONFIG_FAULT and not has_served:
                 raise ReplicaError(f"worker w{number} cannot be started with these flags; its last words are above")
             self.num_restarts += 1
@@ -104,6 +105,12 @@ class Replicas:
             if self._clock() - began_at >= _STEADY_SECONDS:
                 backoff.reset()
             await asyncio.sleep(backoff.next_seconds())
+
+    def _join(self, number: int, port: int) -> Worker:
+        """Under another name where an operator has given its own to another worker meanwhile."""
+        url = f"http://127.0.0.1:{port}"
+        names = (name for name in (f"w{number}", f"w{number}-{port}") if self._registry.get(name) is None)
+        return self._registry.add(worker_spec(url, next(names, None)), "flag")
 
     async def _run(self, number: int, port: int) -> int:
         """Its exit status. Cancelled, it is told to end, and killed if it does not."""

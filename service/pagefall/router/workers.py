@@ -69,6 +69,7 @@ class Worker:
     state: WorkerState = "joining"
     is_leaving: bool = False
     """Draining, to be removed with its last request."""
+    has_been_healthy: bool = False
     speeds: MeasuredSpeeds = field(default_factory=MeasuredSpeeds)
     models: frozenset[str] = frozenset()
     trouble: str | None = None
@@ -232,12 +233,14 @@ class WorkerRegistry:
 
     def drain(self, worker: Worker) -> None:
         """No request is sent to it any more; those under way go on."""
-        if worker.state != "draining":
+        if worker.state not in ("draining", "removed"):
             _log.info("worker %s drains; requests under way: %d", worker.name, len(worker.leases))
             worker.state = "draining"
 
     def remove(self, worker: Worker, *, at_once: bool = False) -> None:
-        """Drains it; with its last request, or `at_once`, it is gone."""
+        """Drains it; with its last request, or `at_once`, it is gone. One that is gone already stays so."""
+        if worker.state == "removed":
+            return
         self.drain(worker)
         worker.is_leaving = True
         if at_once:
@@ -261,7 +264,7 @@ class WorkerRegistry:
         if worker.state in ("joining", "unhealthy") and worker.num_probe_successes >= needed:
             _log.info("worker %s is healthy", worker.name)
             worker.breaker.reset()
-            worker.state = "healthy"
+            worker.state, worker.has_been_healthy = "healthy", True
             self._tell_change()
             for listener in self._listeners:
                 listener.ready(worker)
@@ -303,7 +306,10 @@ class WorkerRegistry:
             return
         was_healthy = worker.state == "healthy"
         worker.state = "unhealthy"
-        _log.warning("worker %s is unhealthy: %s", worker.name, trouble)
+        if worker.has_been_healthy:
+            _log.warning("worker %s is unhealthy: %s", worker.name, trouble)
+        else:  # it loads its model, as far as anybody knows
+            _log.info("worker %s is not up yet: %s", worker.name, trouble)
         if was_healthy:
             for listener in self._listeners:
                 listener.lost(worker)

@@ -15,7 +15,8 @@ import pytest
 from pagefall.router import replicas
 from pagefall.router.config import WorkersConfig
 from pagefall.router.replicas import ReplicaError, Replicas
-from pagefall.router.workers import WorkerRegistry
+from pagefall.router.worker_urls import worker_spec
+from pagefall.router.workers import Worker, WorkerRegistry
 
 SLEEPS = "import time; print('up', flush=True); time.sleep(600)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPS}"
@@ -65,6 +66,59 @@ async def test_one_that_dies_comes_back_under_its_name(monkeypatch: pytest.Monke
         await until(lambda: workers.pids().get(0) not in (None, first))
         assert workers.num_restarts == 1
         assert sorted(worker.name for worker in registry.workers) == ["w0", "w1"]
+
+
+async def test_one_that_dies_leaves_its_requests_and_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "_FIRST_PAUSE_SECONDS", 0.01)
+    registry, workers = make(SLEEPS)
+    async with workers.running():
+        await until(lambda: len(workers.pids()) == 2)
+        old = registry.get("w0")
+        assert old is not None
+        lease = registry.lease(old, num_prefill_tokens=0)
+        lease.first_byte()  # and its client has stopped reading
+        os.kill(workers.pids()[0], signal.SIGKILL)
+        await until(lambda: registry.get("w0") not in (None, old))
+        assert lease.abandoned == "removed"
+
+
+async def test_one_that_an_operator_removed_comes_back_when_it_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "_FIRST_PAUSE_SECONDS", 0.01)
+    registry, workers = make(SLEEPS)
+    async with workers.running():
+        await until(lambda: len(workers.pids()) == 2)
+        old = registry.get("w0")
+        assert old is not None
+        registry.remove(old)
+        os.kill(workers.pids()[0], signal.SIGKILL)
+        await until(lambda: registry.get("w0") is not None)
+        assert registry.get("w0") is not old
+
+
+async def test_one_whose_name_was_given_away_comes_back_under_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "_FIRST_PAUSE_SECONDS", 0.01)
+    registry, workers = make(SLEEPS)
+
+    class Operator:
+        def added(self, worker: Worker) -> None: ...
+
+        def ready(self, worker: Worker) -> None: ...
+
+        def lost(self, worker: Worker) -> None: ...
+
+        def removed(self, worker: Worker) -> None:
+            if registry.get("w0") is None:
+                registry.add(worker_spec("http://elsewhere:1", "w0"), "api")
+
+    async with workers.running():
+        await until(lambda: len(workers.pids()) == 2)
+        registry.listen(Operator())
+        first = workers.pids()[0]
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: workers.pids().get(0) not in (None, first))
+        names = {worker.name for worker in registry.workers}
+        assert {"w0", "w1"} < names
+        assert [name for name in names if name.startswith("w0-")]
 
 
 async def test_flags_that_no_worker_can_be_started_with_end_all() -> None:

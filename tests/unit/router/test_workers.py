@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from pagefall.errors import RequestError
@@ -141,6 +143,36 @@ async def test_a_worker_removed_at_once_gives_up_its_requests() -> None:
     assert (lease.abandoned, rig.registry.get("w0")) == ("removed", None)
     lease.end("worker_lost")  # late, and no harm
     assert rig.heard.events == ["removed w0"]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_worker_that_is_gone_can_be_removed_again_and_stays_gone(at_once: bool) -> None:
+    rig = Rig()
+    worker = rig.workers[0]
+    rig.registry.remove(worker)
+    rig.registry.remove(worker, at_once=at_once)
+    rig.registry.drain(worker)
+    assert (worker.state, rig.heard.events) == ("removed", ["removed w0"])
+
+
+async def test_a_worker_that_was_never_up_is_no_cause_for_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "pagefall.router")
+    rig = Rig(healthy=0)
+    worker = rig.registry.add(worker_spec("http://a:1"), "flag")
+
+    def told() -> list[tuple[str, str]]:
+        return [
+            (record.levelname, record.getMessage()) for record in caplog.records if "refused" in record.getMessage()
+        ]
+
+    for _ in range(5):
+        rig.registry.probe_failed(worker, "refused", is_silent=True)
+    assert (worker.state, told()) == ("unhealthy", [("INFO", "worker w0 is not up yet: refused")])
+    for _ in range(2):
+        rig.registry.probe_succeeded(worker)
+    for _ in range(2):
+        rig.registry.probe_failed(worker, "refused", is_silent=True)
+    assert told()[1:] == [("WARNING", "worker w0 is unhealthy: refused")]
 
 
 async def test_prefill_tokens_count_until_the_first_byte_once() -> None:
