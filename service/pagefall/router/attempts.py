@@ -232,7 +232,7 @@ class _Passage:
             type="server_error",
             code="answer_broken",
         )
-        await answer.break_off(error, is_stream=self._is_event_stream)
+        await answer.break_off(error, is_stream=self._is_event_stream, num_events=attempted.notes.num_events)
 
 
 def _outcome(response: UpstreamAnswer) -> Outcome:

@@ -4,21 +4,34 @@ another worker, afterwards never.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, assert_never
 
 import msgspec
 from starlette.types import Send
 
 from pagefall.api.errors import error_body
+from pagefall.api.messages_errors import anthropic_error_body
 from pagefall.errors import RequestError
+from pagefall.router.bodies import Endpoint
 from pagefall.router.upstream import RawHeaders
 
 _SSE: Final = b"text/event-stream"
 
 
+class _ResponseError(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="error"):
+    """The error event of /v1/responses."""
+
+    code: str | None
+    message: str
+    param: str | None
+    sequence_number: int
+
+
 class ClientAnswer:
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, endpoint: Endpoint) -> None:
+        """`endpoint` says in which shape errors are read."""
         self._send = send
+        self._endpoint = endpoint
         self.has_begun = False
         self.status: int | None = None
 
@@ -32,13 +45,27 @@ class ClientAnswer:
     async def finish(self) -> None:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def break_off(self, error: RequestError, *, is_stream: bool) -> None:
-        """A stream ends with the error as its last event. Of any other answer only the connection's end, before the
-        answer's, says that something is missing: the server cuts what is left without an end.
+    async def break_off(self, error: RequestError, *, is_stream: bool, num_events: int) -> None:
+        """A stream, of which the client has `num_events`, ends with the error as its last event. Of any other answer
+        only the connection's end, before the answer's, says that something is missing: the server cuts what is left
+        without an end.
         """
         if is_stream:
-            event = b"data: " + msgspec.json.encode(error_body(error)) + b"\n\n"
+            event = _error_event(error, self._endpoint, num_events)
             await self._send({"type": "http.response.body", "body": event, "more_body": False})
+
+
+def _error_event(error: RequestError, endpoint: Endpoint, num_events: int) -> bytes:
+    match endpoint:
+        case "messages":
+            return b"event: error\ndata: " + msgspec.json.encode(anthropic_error_body(error)) + b"\n\n"
+        case "responses":
+            body = _ResponseError(code=error.code, message=error.message, param=error.param, sequence_number=num_events)
+            return b"event: error\ndata: " + msgspec.json.encode(body) + b"\n\n"
+        case "chat" | "completions" | "other":
+            return b"data: " + msgspec.json.encode(error_body(error)) + b"\n\n"
+        case _:
+            assert_never(endpoint)
 
 
 def is_event_stream(headers: RawHeaders) -> bool:

@@ -36,6 +36,9 @@ _log = logging.getLogger("pagefall.router")
 _AGAIN_SECONDS: Final = 0.2
 """Before a worker that has just failed is asked a second time, as there is no other."""
 
+_MAX_NOTED: Final = 200
+"""Characters of what a client wrote that are remembered and logged: thousands of decisions are."""
+
 _BUSY: Final = 503
 _NO_WORKERS: Final = "there is none, or all of them drain"
 
@@ -90,14 +93,15 @@ class Proxy:
         decision = Decision(
             request_id=http_request_id(scope),
             time=round(self._unix_clock(), 3),
-            path=scope["path"],
+            path=scope["path"][:_MAX_NOTED],
             policy=self._policies.name,
         )
         self._decisions.add(decision)
-        answer = ClientAnswer(send)
+        endpoint = endpoint_of(scope["path"])
+        answer = ClientAnswer(send, endpoint)
         try:
-            read = await self._reader.read(endpoint_of(scope["path"]), content, headers)
-            decision.model = read.body.model
+            read = await self._reader.read(endpoint, content, headers)
+            decision.model = None if read.body.model is None else read.body.model[:_MAX_NOTED]
             decision.is_tokenised = read.route.token_ids is not None
             decision.routing_seconds = self._clock() - arrived_at
             outgoing = Outgoing(

@@ -64,6 +64,51 @@ def test_usage_is_found_in_the_last_event_of_a_stream() -> None:
     assert notes.num_events == 3
 
 
+def event(name: str, **fields: object) -> bytes:
+    return f"event: {name}\ndata: {json.dumps({'type': name, **fields})}\n\n".encode()
+
+
+CLAUDE_USAGE = {"input_tokens": 4, "cache_creation_input_tokens": 10, "cache_read_input_tokens": 16, "output_tokens": 7}
+RESPONSE_USAGE = {"input_tokens": 30, "input_tokens_details": {"cached_tokens": 16}, "output_tokens": 7}
+LONG = {f"key {index}": "x" * 500 for index in range(16)}
+MESSAGE_STREAMS = [
+    [event("message_start", message={"usage": {"input_tokens": 30}}), event("message_delta", usage=CLAUDE_USAGE)],
+    [  # as Anthropic itself says it
+        event("message_start", message={"id": "msg_1", "usage": {**CLAUDE_USAGE, "output_tokens": 1}}),
+        *[event("content_block_delta", delta={"text": "x" * 100})] * 50,
+        event("message_delta", usage={"output_tokens": 7}),
+    ],
+]
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+@pytest.mark.parametrize(
+    "events",
+    [
+        *([*events, event("message_stop")] for events in MESSAGE_STREAMS),
+        [
+            event("response.created", response={"id": "resp_1", "usage": None}),
+            event("response.completed", response={"output": ["x" * 9000], "usage": RESPONSE_USAGE, "metadata": LONG}),
+        ],
+        [event("response.created"), event("response.incomplete", response={"usage": RESPONSE_USAGE})],
+    ],
+)
+def test_streams_of_each_endpoint_say_their_end_and_their_usage(events: list[bytes], size: int) -> None:
+    stream = b"".join(events)
+    whole = noted(*(stream[start : start + size] for start in range(0, len(stream), size)))
+    usage = whole.usage()
+    assert usage is not None
+    assert (usage.num_prompt_tokens, usage.num_generated_tokens, usage.num_cached_tokens) == (30, 7, 16)
+    assert whole.is_done
+    assert not noted(*events[:-1]).is_done
+    assert not noted(stream[:-1]).is_done  # the last event is not whole
+
+
+def test_the_name_of_a_last_event_in_an_answers_text_is_no_end() -> None:
+    text = "\nevent: message_stop\n\n"
+    assert not noted(event("message_start"), event("content_block_delta", delta={"text": text})).is_done
+
+
 @pytest.mark.parametrize(
     "answer", [b"", b'{"usage": null}', b'{"usage": [', b'{"usage": {"prompt_tokens": "x"}}', b"\xff"]
 )

@@ -19,7 +19,7 @@ from tests.fake_worker import (
     silent,
     status,
 )
-from tests.router_rig import RunningRouter, router_config, running_router, until
+from tests.router_rig import RunningRouter, chat_body, router_config, running_router, until
 
 from pagefall.router.config import ForwardConfig, WorkersConfig
 
@@ -130,6 +130,33 @@ async def test_a_stream_that_had_said_its_last_word_is_whole_whatever_its_connec
         worker.behaviour = behave
         answer = await running.chat(stream=True)
     assert answer.text == "data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize(("path", "last"), [("/v1/messages", "message_stop"), ("/v1/responses", "response.completed")])
+async def test_streams_with_named_events_end_in_the_shape_of_their_endpoint(path: str, last: str) -> None:
+    first = b'event: first\ndata: {"type": "first", "sequence_number": 0}\n\n'
+    end = f'event: {last}\ndata: {{"type": "{last}", "response": {{"text": "{"x" * 500}"}}}}\n\n'.encode()
+
+    def behave(*chunks: bytes) -> Behaviour:
+        async def answer(seen: Seen, answering: Answering) -> None:
+            await answering.begin()
+            for chunk in chunks:
+                await answering.chunk(chunk)
+            answering.close()
+
+        return answer
+
+    async with fake_workers("a") as [worker], running_router(router_config(worker)) as running:
+        worker.behaviours.extend([behave(first, end), behave(first)])
+        whole, broken = [await running.client.post(path, content=chat_body(stream=True)) for _ in range(2)]
+    assert whole.content == first + end
+    assert broken.content.startswith(first + b"event: error\ndata: ")
+    error = json.loads(broken.content.removeprefix(first + b"event: error\ndata: "))
+    assert error["type"] == "error"
+    if path == "/v1/messages":
+        assert error["error"]["type"] == "api_error"
+    else:
+        assert (error["code"], error["sequence_number"]) == ("answer_broken", 1)
 
 
 async def test_an_answer_that_breaks_and_is_no_stream_is_cut() -> None:
