@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pagefall.model.embedded_file import find_embedded_gguf
+from pagefall.model.embedded_file import EMBEDDED_NAME, find_embedded_gguf
 from pagefall.model.gguf import unpack
 
 __all__ = ["EMBEDDED_NAME", "ensure_embedded", "find_embedded_gguf"]
-
-EMBEDDED_NAME = "SmolLM2-135M-Instruct"
 
 
 def ensure_embedded() -> Path:

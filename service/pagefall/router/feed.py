@@ -7,6 +7,7 @@ connecting --hello--> live                       it went on behind the last even
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, Literal, assert_never
 
 import msgspec
@@ -19,10 +20,15 @@ from pagefall.router.routing import WorkerId
 FeedState = Literal["connecting", "snapshot", "live"]
 
 _NAMESPACE_BYTES: Final = 32
+_MAX_NAME: Final = 200
 
 
 class FeedError(Exception):
     """Something was missed, or the stream is not what it should be: connect anew."""
+
+
+class OtherModelError(FeedError):
+    """The worker serves a model that the router's tokenizer is not for: its pages are of other tokens."""
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -38,8 +44,17 @@ class EventFeed:
     After a fault the index keeps what it knew: most of it is still true, and the next connection brings the rest.
     """
 
-    def __init__(self, worker_id: WorkerId, index: PrefixIndex, *, store_id: str | None = "") -> None:
+    def __init__(
+        self,
+        worker_id: WorkerId,
+        index: PrefixIndex,
+        *,
+        store_id: str | None = "",
+        models: Collection[str] | None = None,
+    ) -> None:
+        """`models`: names of the one that prompts are tokenised for; None: whatever the worker serves."""
         self._worker_id = worker_id
+        self._models = models
         self._index = index
         self._store_id = store_id
         self._position: Position | None = None
@@ -61,7 +76,7 @@ class EventFeed:
         self.state = "connecting"
 
     def take(self, line: KvLine) -> None:
-        """Raises `FeedError`; what comes after it on the same connection is of no use."""
+        """Raises `FeedError`, perhaps an `OtherModelError`; what comes after it on this connection is of no use."""
         match line:
             case Hello():
                 self._hello(line)
@@ -83,6 +98,8 @@ class EventFeed:
     def _hello(self, hello: Hello) -> None:
         self._require("connecting", "hello")
         layout = PageLayout(_namespace(hello.namespace), hello.page_size)
+        if self._models is not None and hello.model not in self._models:
+            raise OtherModelError(f"it serves {hello.model[:_MAX_NAME]!r}")
         if hello.page_size < 1:
             raise FeedError(f"a page size of {hello.page_size}")
         if hello.has_snapshot:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import aclosing
 from typing import Final, Literal
 
@@ -21,7 +21,7 @@ import msgspec
 
 from pagefall.kv_events import NAME_BYTES, Held, KvLine, decode_line
 from pagefall.router.backoff import Backoff
-from pagefall.router.feed import EventFeed, FeedError
+from pagefall.router.feed import EventFeed, FeedError, OtherModelError
 from pagefall.router.index import PrefixIndex
 from pagefall.router.routing import WorkerId
 
@@ -32,7 +32,7 @@ _MAX_LINE_BYTES: Final = 64 << 20
 _PART_BYTES: Final = 4096 * NAME_BYTES
 """The names that are taken before others have their turn: a few milliseconds."""
 
-SubscriptionStatus = Literal["connecting", "snapshot", "live", "waiting", "unsupported"]
+SubscriptionStatus = Literal["connecting", "snapshot", "live", "waiting", "unsupported", "other_model"]
 
 
 class SubscriberConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +65,10 @@ class SubscriptionState(msgspec.Struct, frozen=True, kw_only=True):
     num_connections: int
     last_error: str | None
 
+    @property
+    def is_connected(self) -> bool:
+        return self.connected_since is not None
+
 
 class Subscriber:
     """One worker's reader. `run` is one task; the rest is for the same loop."""
@@ -77,18 +81,21 @@ class Subscriber:
         *,
         api_key: str | None = None,
         store_id: str | None = "",
+        models: Collection[str] | None = None,
         config: SubscriberConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
-        """`client` is the caller's, who closes it. `store_id`: workers of the same one share a store, None has none."""
+        """`client` is the caller's, who closes it. `store_id`: workers of the same one share a store, None has none.
+        `models` as an `EventFeed` takes it.
+        """
         self._worker_id = worker_id
         self._index = index
         self._client = client
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._config = config or SubscriberConfig()
         self._clock = clock
-        self._feed = EventFeed(worker_id, index, store_id=store_id)
+        self._feed = EventFeed(worker_id, index, store_id=store_id, models=models)
         self._backoff = Backoff(
             self._config.first_retry_seconds, self._config.most_retry_seconds, rng or random.Random()
         )
@@ -139,12 +146,18 @@ class Subscriber:
         self._feed.connected()
         try:
             return await self._read()
+        except OtherModelError as error:
+            return self._other_model(error)
         except FeedError as error:
             self._failed(f"events: {error}")
         except msgspec.MsgspecError as error:
             self._failed(f"no line of events: {error}")
         except httpx.ReadTimeout:
             self._failed(f"silent for {self._config.silence_seconds:g} seconds")
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            # Before the first connection it loads its model, as far as anybody knows.
+            is_new = not self._num_connections
+            self._failed(f"{type(error).__name__}: {error}", level=logging.INFO if is_new else logging.WARNING)
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL) as error:
             self._failed(f"{type(error).__name__}: {error}")
         except Exception as error:  # noqa: BLE001 - whatever it was, the router serves on, by what it sends
@@ -185,11 +198,21 @@ class Subscriber:
             self._backoff.reset()
             self._last_error = None
 
-    def _failed(self, reason: str) -> None:
+    def _failed(self, reason: str, *, level: int = logging.WARNING) -> None:
         if reason != self._last_error:
-            _log.warning("KV events of %s: %s", self._worker_id, reason)
+            _log.log(level, "KV events of %s: %s", self._worker_id, reason)
         self._last_error = reason
         self._status = "waiting"
+
+    def _other_model(self, error: OtherModelError) -> float:
+        self._failed(
+            f"{error}, and the router has no tokenizer but the embedded model's: it is routed to by what is sent to "
+            "it. Name its model with --model-path or --tokenizer-path; if it is the embedded one under another name, "
+            "with --served-model-name."
+        )
+        self._status = "other_model"
+        self._index.drop(self._worker_id)
+        return self._config.unsupported_retry_seconds
 
     def _unsupported(self, status: int) -> float:
         if not self._is_unsupported:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import anyio
 import anyio.abc
 import httpx
@@ -15,10 +17,19 @@ from pagefall.router.workers import Worker, WorkerRegistry
 class Subscriptions:
     """A `WorkerListener`. `run` is the task of them all."""
 
-    def __init__(self, registry: WorkerRegistry, index: PrefixIndex, *, worker_api_key: str | None) -> None:
+    def __init__(
+        self,
+        registry: WorkerRegistry,
+        index: PrefixIndex,
+        *,
+        worker_api_key: str | None,
+        models: Collection[str] | None = None,
+    ) -> None:
+        """`models` as an `EventFeed` takes it."""
         self._registry = registry
         self._index = index
         self._api_key = worker_api_key
+        self._models = models
         self._client: httpx.AsyncClient | None = None
         self._group: anyio.abc.TaskGroup | None = None
         self._running: dict[WorkerId, tuple[Subscriber, anyio.CancelScope]] = {}
@@ -27,10 +38,15 @@ class Subscriptions:
     def states(self) -> list[SubscriptionState]:
         return [subscriber.state for subscriber, _ in self._running.values()]
 
+    def state_of(self, worker_id: WorkerId) -> SubscriptionState | None:
+        """None of a worker whose events nobody reads."""
+        running = self._running.get(worker_id)
+        return None if running is None else running[0].state
+
     def added(self, worker: Worker) -> None:
         if self._group is None or self._client is None:
             return
-        subscriber = Subscriber(worker.worker_id, self._index, self._client, api_key=self._api_key)
+        subscriber = Subscriber(worker.worker_id, self._index, self._client, api_key=self._api_key, models=self._models)
         scope = anyio.CancelScope()
         self._running[worker.worker_id] = subscriber, scope
         self._group.start_soon(_run, subscriber, scope)

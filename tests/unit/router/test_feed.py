@@ -7,7 +7,7 @@ import pytest
 from tests.kv_event_server import KvEventServer, packed
 
 from pagefall.kv_events import Beat, Entered, Held, Hello, KvLine, SnapshotEnd
-from pagefall.router.feed import EventFeed, FeedError, Position
+from pagefall.router.feed import EventFeed, FeedError, OtherModelError, Position
 from pagefall.router.index import PrefixIndex
 from pagefall.router.layout import PageLayout, TierPages
 from pagefall.router.routing import WorkerId
@@ -168,6 +168,16 @@ def test_a_hello_that_cannot_be_is_refused_and_changes_nothing(rig: Rig, changes
     with pytest.raises(FeedError):
         rig.feed.take(hello(**changes))
     assert rig.pages(1) == TierPages(1, 0, 0)
+
+
+def test_events_of_another_model_than_the_tokenizers_are_not_taken() -> None:
+    feed = EventFeed(WORKER, PrefixIndex(), models={"ours"})
+    feed.connected()
+    with pytest.raises(OtherModelError, match="'model'"):
+        feed.take(hello())
+    feed.connected()
+    feed.take(hello(model="ours"))
+    assert feed.state == "snapshot"
 
 
 def test_after_a_server_that_went_on_from_elsewhere_a_snapshot_is_asked_for(rig: Rig) -> None:

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from typing import TypeAlias
 
 import anyio
@@ -83,7 +84,7 @@ class ScriptedWorker(httpx.AsyncBaseTransport):
 
 
 class Rig:
-    def __init__(self, **config: float) -> None:
+    def __init__(self, *, models: Collection[str] | None = None, **config: float) -> None:
         self.now = 0.0
         self._is_started = False
         self.index = PrefixIndex()
@@ -95,6 +96,7 @@ class Rig:
             self.index,
             self.client,
             api_key="secret",
+            models=models,
             config=SubscriberConfig(**waits),
             clock=lambda: self.now,
         )
@@ -249,6 +251,35 @@ async def test_a_key_that_is_refused_is_said_so() -> None:
         rig.start()
         await rig.until(lambda: rig.subscriber.state.status == "waiting")
         assert "--worker-api-key" in (rig.subscriber.state.last_error or "")
+
+
+async def test_a_worker_with_another_model_is_warned_of_once_and_routed_to_by_what_it_was_sent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig(models={"ours"}, unsupported_retry_seconds=1000.0)
+    async with rig:
+        rig.start()
+        await rig.until(lambda: rig.subscriber.state.status == "other_model")
+        assert not rig.subscriber.state.has_events
+        rig.subscriber.wake()
+        await rig.until(lambda: rig.subscriber.state.num_connections == 2)
+        await rig.until(lambda: rig.subscriber.state.status == "other_model")
+    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "it serves 'model'" in warning
+    assert "--model-path" in warning
+
+
+async def test_a_worker_that_was_never_reached_is_no_cause_for_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "pagefall.router")
+    rig = Rig()
+    rig.worker.answers = [httpx.ConnectError("refused"), httpx.ConnectError("refused")]
+    async with rig:
+        await rig.live()
+        rig.worker.answers = [httpx.ConnectError("refused")]
+        rig.worker.end()
+        await rig.live(num_connections=2)
+    refusals = [record.levelname for record in caplog.records if "refused" in record.getMessage()]
+    assert refusals == ["INFO", "WARNING"]
 
 
 async def test_a_line_without_end_is_no_line(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
