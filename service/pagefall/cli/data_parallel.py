@@ -7,6 +7,7 @@ import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -20,8 +21,11 @@ from pagefall.router.serve import LoadedEncoder, serve
 _OURS: Final = ("--dp-size", "--load-balance-method", "--host", "--port", "--api-key", "--admin-api-key")
 """Flags with a value that are the router's, not the workers'."""
 
-_DEFAULT_FRACTION: Final = 0.30
-"""Of a machine's memory, for weights and pools, where that is also everybody else's; see `model.memory`."""
+_GPU_FRACTION: Final = 0.88
+_SHARED_FRACTION: Final = 0.30
+"""Of the memory that is free, for the pools: the defaults of `model.memory`, which is not imported as it needs torch.
+The second is of memory that is also everybody else's.
+"""
 
 
 def serve_data_parallel(
@@ -43,16 +47,18 @@ def serve_data_parallel(
             policy=config.parallel.load_balance_method,
             model_path=model.model_path,
             tokenizer_path=model.tokenizer_path,
+            served_model_name=model.served_model_name,
             revision=model.revision,
             trust_remote_code=model.trust_remote_code,
             chat_template=model.chat_template,
         ),
         http=config.http,
         telling=TellingConfig(explain_max_requests=config.insight.explain_max_requests),
+        owns_workers=True,
     )
 
     def command(number: int, port: int) -> tuple[Sequence[str], Mapping[str, str]]:
-        return worker_command(argv, config, number, port), worker_environ(environ, config, number, key)
+        return worker_command(argv, environ, config, number, port), worker_environ(environ, config, number, key)
 
     def beside(router: Router) -> AbstractAsyncContextManager[None]:
         return Replicas(
@@ -71,8 +77,13 @@ def serve_data_parallel(
         raise _first(failure) from None
 
 
-def worker_command(argv: Sequence[str], config: ServeConfig, number: int, port: int) -> list[str]:
-    """The command line of worker `number`: what the user wrote, but for what is the router's."""
+def worker_command(
+    argv: Sequence[str], environ: Mapping[str, str], config: ServeConfig, number: int, port: int
+) -> list[str]:
+    """The command line of worker `number`: what the user wrote, but for what is the router's.
+
+    Workers that share a device take their part each of the share of its memory.
+    """
     flags: list[str] = []
     is_value = False
     for argument in argv:
@@ -82,23 +93,38 @@ def worker_command(argv: Sequence[str], config: ServeConfig, number: int, port: 
             continue
         flags.append(argument)
     flags += ["--dp-size", "1", "--host", "127.0.0.1", "--port", str(port)]
-    if not _num_gpus() and config.cache.max_total_tokens is None:
-        # On a CPU all workers share one memory: each takes its part of the share.
-        fraction = config.cache.mem_fraction_static or _DEFAULT_FRACTION
-        flags += ["--mem-fraction-static", f"{fraction / config.parallel.dp_size:.4f}"]
+    gpus = _gpus(environ, config)
+    num_sharing = _num_sharing(number, config.parallel.dp_size, len(gpus))
+    if num_sharing > 1 and config.cache.max_total_tokens is None:
+        fraction = config.cache.mem_fraction_static or (_GPU_FRACTION if gpus else _SHARED_FRACTION)
+        flags += ["--mem-fraction-static", f"{fraction / num_sharing:.4f}"]
     return [sys.executable, "-m", "pagefall", "serve", *flags]
 
 
 def worker_environ(environ: Mapping[str, str], config: ServeConfig, number: int, key: str) -> dict[str, str]:
     """Its environment: the key that the router sends, and its part of the machine's cores or GPUs."""
     mine = {**environ, "PAGEFALL_API_KEY": key, "PAGEFALL_ADMIN_API_KEY": key, "PYTHONUNBUFFERED": "1"}
-    visible = [gpu for gpu in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
-    gpus = visible or [str(gpu) for gpu in range(_num_gpus())]
-    if config.model.device in ("auto", "cuda") and gpus:
+    if gpus := _gpus(environ, config):
         mine["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
     if "OMP_NUM_THREADS" not in environ:
         mine["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // config.parallel.dp_size))
     return mine
+
+
+def _gpus(environ: Mapping[str, str], config: ServeConfig) -> list[str]:
+    """The GPUs that the workers are dealt, by CUDA's names for them; none where they run on something else."""
+    if config.model.device not in ("auto", "cuda"):
+        return []
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return [str(gpu) for gpu in range(_num_gpus())]
+    names = [name.strip() for name in visible.split(",")]
+    return list(takewhile(lambda name: name not in ("", "-1"), names))  # as CUDA reads it
+
+
+def _num_sharing(number: int, num_workers: int, num_gpus: int) -> int:
+    """How many workers have the device of worker `number`, itself included. Without GPUs all share one memory."""
+    return len(range(number % num_gpus, num_workers, num_gpus)) if num_gpus else num_workers
 
 
 def _num_gpus() -> int:

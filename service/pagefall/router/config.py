@@ -75,3 +75,5 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True):
     forward: ForwardConfig = ForwardConfig()
     http: HttpConfig = HttpConfig()
     telling: TellingConfig = TellingConfig()
+    owns_workers: bool = False
+    """Nobody else knows their ports: what they have for `/metrics` is shown with the router's own."""

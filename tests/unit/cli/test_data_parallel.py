@@ -12,8 +12,8 @@ from pagefall.cli.serve import parse_serve
 from pagefall.errors import ConfigError
 
 
-def command(*argv: str) -> list[str]:
-    return worker_command(argv, parse_serve(argv, {}), 1, 5555)[4:]
+def command(*argv: str, number: int = 1, **environ: str) -> list[str]:
+    return worker_command(argv, environ, parse_serve(argv, {}), number, 5555)[4:]
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +37,18 @@ def test_a_method_of_balancing_is_the_routers() -> None:
 def test_workers_that_share_a_memory_share_the_part_of_it_that_may_be_used() -> None:
     assert command("--dp-size", "4", "--mem-fraction-static", "0.8")[-2:] == ["--mem-fraction-static", "0.2000"]
     assert command("--dp-size", "3")[-2:] == ["--mem-fraction-static", "0.1000"]
+
+
+def test_the_share_is_that_of_the_device_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_parallel, "_num_gpus", lambda: 2)
+    assert "--mem-fraction-static" not in command("--dp-size", "2")
+    assert command("--dp-size", "2", "--device", "cpu")[-1] == "0.1500"
+    assert [command("--dp-size", "3", number=number)[-1] for number in (0, 2)] == ["0.4400", "0.4400"]
+    assert "--mem-fraction-static" not in command("--dp-size", "3", number=1)
+    assert command("--dp-size", "4", "--mem-fraction-static", "0.8")[-1] == "0.4000"
+    assert command("--dp-size", "2", CUDA_VISIBLE_DEVICES="1")[-1] == "0.4400"
+    assert command("--dp-size", "2", CUDA_VISIBLE_DEVICES="")[-1] == "0.1500"
+    assert "CUDA_VISIBLE_DEVICES" not in worker_environ({}, parse_serve(["--device", "cpu"], {}), 0, "s")
 
 
 def test_cores_are_divided_and_gpus_dealt_out(monkeypatch: pytest.MonkeyPatch) -> None:
