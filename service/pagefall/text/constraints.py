@@ -26,10 +26,15 @@ class Regex(msgspec.Struct, frozen=True, kw_only=True, tag="regex"):
 
 
 class Lark(msgspec.Struct, frozen=True, kw_only=True, tag="lark"):
-    """Text of a context-free grammar, in llguidance's dialect of Lark; also how tool calls are put into a form."""
+    """Text of a context-free grammar, in llguidance's dialect of Lark; also how tool calls are put into a form.
+
+    `opened`: the grammar where the prompt ends within a thought, which the answer then goes on with. None: the same,
+    and the answer has no place for a thought.
+    """
 
     grammar: str
     param: str = "grammar"
+    opened: str | None = None
 
 
 Constraint: TypeAlias = AnyJson | JsonSchema | Regex | Lark

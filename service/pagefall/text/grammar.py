@@ -24,7 +24,7 @@ MAX_LARK_BYTES: Final = 512 * 1024
 MAX_GBNF_BYTES: Final = 32 * 1024
 """Its conversion is Python."""
 
-_WHITESPACE: Final = r"[\x20\x0A\x0D\x09]{1,64}"
+WHITESPACE: Final = r"[\x20\x0A\x0D\x09]{1,64}"
 """Between the parts of a JSON text. llguidance sets no upper bound; a small model then writes spaces for ever."""
 
 
@@ -72,7 +72,7 @@ def _json_grammar(schema: dict[str, Any] | bool, param: str) -> str:
     except RecursionError as error:
         raise unusable(param, "the schema is nested too deeply") from error
     _refuse_large(text, MAX_SCHEMA_BYTES, "schema", param)
-    options: Any = None if "x-guidance" in schema else {"whitespace_pattern": _WHITESPACE}
+    options: Any = None if "x-guidance" in schema else {"whitespace_pattern": WHITESPACE}
     try:
         return LLMatcher.grammar_from_json_schema(text, defaults=options)
     except ValueError as error:  # numbers that Rust's JSON does not know, nesting beyond 128

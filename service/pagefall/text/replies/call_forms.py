@@ -86,10 +86,8 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def json_rule(schema: Mapping[str, Any] | bool) -> str:
+def json_rule(schema: Mapping[str, Any]) -> str:
     """JSON written as `json.dumps` writes it."""
-    if isinstance(schema, bool):
-        schema = {} if schema else {"not": {}}
     return "%json " + json.dumps({**schema, "x-guidance": _LIKE_DUMPS})
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, assert_never
 
+import msgspec
+
 from pagefall.config import ReasoningParserName, ToolCallParserName
+from pagefall.text.constraints import Constraint, Lark
 from pagefall.text.replies import hermes, llama3, mistral, pythonic, qwen3_coder
 from pagefall.text.replies.call_object import Calls
 from pagefall.text.replies.content import ContentOnly, FirstCallOnly
@@ -49,21 +52,38 @@ def parser(
     format: ReplyFormat,
     policy: ToolPolicy = NO_TOOLS,
     *,
+    constraint: Constraint | None = None,
     prompt_tail: str = "",
     new_call_id: Callable[[], str] | None = None,
 ) -> ReplyParser:
-    """A parser of one answer. `prompt_tail`: the end of the prompt's text (see `TextDelta.prompt_tail`)."""
+    """A parser of one answer. `constraint`: the request's, which may leave no room for thoughts. `prompt_tail`: the end
+    of the prompt's text (see `TextDelta.prompt_tail`).
+    """
     calling = _call_parser(format.tools, policy, new_call_id)
+    if format.thinking == "none":
+        return calling
+    may_think = constraint is None or (isinstance(constraint, Lark) and constraint.opened is not None)
+    return ThinkingParser(calling, begins="thinking" if may_think and is_opened(format, prompt_tail) else "open")
+
+
+def is_opened(format: ReplyFormat, prompt_tail: str) -> bool:
+    """Whether an answer behind `prompt_tail` begins within a thought."""
     match format.thinking:
         case "none":
-            return calling
+            return False
         case "deepseek-r1":
-            is_over = prompt_tail.rstrip().endswith("</think>")
-            return ThinkingParser(calling, begins="open" if is_over else "thinking")
+            return not prompt_tail.rstrip().endswith("</think>")
         case "qwen3":
-            return ThinkingParser(calling, begins="thinking" if is_thinking(prompt_tail) else "open")
+            return is_thinking(prompt_tail)
         case _:
             assert_never(format.thinking)
+
+
+def constraint_behind(prompt_tail: str, constraint: Constraint | None, format: ReplyFormat) -> Constraint | None:
+    """What `constraint` asks of an answer behind `prompt_tail`."""
+    if isinstance(constraint, Lark) and constraint.opened is not None and is_opened(format, prompt_tail):
+        return msgspec.structs.replace(constraint, grammar=constraint.opened)
+    return constraint
 
 
 def kept_special_token_ids(format: ReplyFormat, policy: ToolPolicy) -> frozenset[int]:

@@ -12,10 +12,10 @@ from pagefall.errors import RequestError
 from pagefall.model.embedded import ensure_embedded
 from pagefall.text.constraints import AnyJson, Constraint, JsonSchema, Lark, Regex
 from pagefall.text.replies.dialects import ReplyFormat, ToolDialect
-from pagefall.text.replies.formats import parser
+from pagefall.text.replies.formats import constraint_behind, parser
 from pagefall.text.replies.grammar import tool_constraint
-from pagefall.text.replies.parts import ToolCallStart
-from pagefall.text.replies.policy import ToolPolicy
+from pagefall.text.replies.parts import Content, Reasoning, ToolCallStart
+from pagefall.text.replies.policy import NO_TOOLS, ToolPolicy
 from pagefall.text.requests import Tool
 
 SCHEMA = {
@@ -60,6 +60,9 @@ class Judge:
         matcher = llguidance.LLMatcher(self._tokenizer, grammar)
         token_ids = self._encoder.encode(text, add_special_tokens=False)
         return matcher.try_consume_tokens(token_ids) == len(token_ids) and matcher.is_accepting()
+
+    def text(self, token_id: int | None, otherwise: str) -> str:
+        return otherwise if token_id is None else str(self._encoder.decode([token_id]))
 
 
 @pytest.fixture(scope="module")
@@ -136,10 +139,95 @@ def test_a_model_that_thinks_may_do_so_before_a_forced_call(judge: Judge) -> Non
     call = CALLS["hermes"][0]
     thinks = tool_constraint(thinker, REQUIRED)
     assert judge.takes(thinks, f"<think>\nHm.\n</think>\n\n{call}")
-    assert judge.takes(thinks, f"\nHm, the template has opened it.\n</think>\n\n{call}")
     assert judge.takes(thinks, call)
+    assert not judge.takes(thinks, f"Hm.\n</think>\n\n{call}")
     assert not judge.takes(thinks, "<think>\nHm.\n</think>\n\nNo.")
     assert not judge.takes(tool_constraint(thinker, REQUIRED, may_think=False), f"<think>\nHm.\n</think>\n\n{call}")
+
+
+OPENED = "<|im_start|>assistant\n<think>\n"
+CLOSED = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+THINKERS: list[ReplyFormat] = [
+    ReplyFormat(thinking="qwen3"),
+    ReplyFormat(thinking="deepseek-r1"),
+    ReplyFormat(thinking="qwen3", special_tokens=(("<think>", 4), ("</think>", 5))),
+]
+ANSWER = JsonSchema(schema={"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
+
+
+@pytest.mark.parametrize("format", THINKERS)
+@pytest.mark.parametrize(
+    ("policy", "answer", "text"),
+    [
+        (NO_TOOLS, ANSWER, '{"a": 1}'),
+        (NO_TOOLS, AnyJson(), '{\n  "a": 1\n}'),
+        (NO_TOOLS, JsonSchema(schema=True), '"a"'),
+        (AUTO, ANSWER, '{"a": 1}'),
+        (AUTO, ANSWER, CALLS["hermes"][0]),
+        (REQUIRED, None, CALLS["hermes"][0]),
+    ],
+)
+def test_a_thought_that_the_prompt_has_opened_must_end_before_the_answer(
+    judge: Judge, format: ReplyFormat, policy: ToolPolicy, answer: Constraint | None, text: str
+) -> None:
+    """So that the parser, which reads a thought up to its end, finds the answer."""
+    wanted = tool_constraint(format, policy, answer)
+    behind = constraint_behind(OPENED, wanted, format)
+    begin, end = (judge.text(dict(format.special_tokens).get(tag), tag) for tag in ("<think>", "</think>"))
+    thought = f"Hm, {{1}}.\n{end}\n\n"
+    for written in (thought + text, f"{begin}\n{thought}{text}"):
+        assert judge.takes(behind, written)
+    assert not judge.takes(behind, text)
+    assert not judge.takes(behind, thought)
+    assert shown(format, policy, wanted, OPENED, f"Hm, {{1}}.\n</think>\n\n{text}") == ("Hm, {1}.", text)
+
+
+@pytest.mark.parametrize("format", THINKERS)
+def test_behind_a_thought_that_is_over_an_answer_may_begin_at_once(judge: Judge, format: ReplyFormat) -> None:
+    wanted = tool_constraint(format, NO_TOOLS, ANSWER)
+    assert constraint_behind(CLOSED, wanted, format) == wanted
+    assert judge.takes(wanted, '{"a": 1}')
+    assert not judge.takes(wanted, 'Here it is: {"a": 1}')
+    assert shown(format, NO_TOOLS, wanted, CLOSED, '{"a": 1}') == ("", '{"a": 1}')
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        tool_constraint(THINKERS[0], NO_TOOLS, ANSWER, may_think=False),
+        tool_constraint(THINKERS[0], NO_TOOLS, Regex(pattern="Paris|Rome")),
+        tool_constraint(THINKERS[0], NO_TOOLS, Lark(grammar='start: "Paris"')),
+    ],
+)
+def test_an_answer_that_has_no_place_for_a_thought_is_none_whatever_the_template_opened(wanted: Constraint) -> None:
+    assert constraint_behind(OPENED, wanted, THINKERS[0]) == wanted
+    assert shown(THINKERS[0], NO_TOOLS, wanted, OPENED, "Paris") == ("", "Paris")
+
+
+def test_free_text_with_strict_tools_may_go_on_with_an_opened_thought(judge: Judge) -> None:
+    wanted = tool_constraint(THINKERS[0], AUTO)
+    call = CALLS["hermes"][0]
+    assert judge.takes(constraint_behind(OPENED, wanted, THINKERS[0]), f"Hm.\n</think>\n\n{call}")
+    assert shown(THINKERS[0], AUTO, wanted, OPENED, f"Hm.\n</think>\n\n{call}") == ("Hm.", call)
+
+
+def test_a_schema_that_cannot_be_used_is_refused_by_its_field() -> None:
+    for schema in (False, {"const": 10**400}, {"enum": ["x" * 1000 + str(i) for i in range(300)]}):
+        with pytest.raises(RequestError) as raised:
+            tool_constraint(THINKERS[0], NO_TOOLS, JsonSchema(schema=schema, param="p"))
+        assert raised.value.param == "p"
+
+
+def shown(
+    format: ReplyFormat, policy: ToolPolicy, constraint: Constraint | None, prompt_tail: str, text: str
+) -> tuple[str, str]:
+    """The thought, and the content or the text of the call that came instead."""
+    reader = parser(format, policy, constraint=constraint, prompt_tail=prompt_tail)
+    parts = [*reader.push(text), *reader.finish()]
+    thought = "".join(part.text for part in parts if isinstance(part, Reasoning))
+    if any(isinstance(part, ToolCallStart) for part in parts):
+        return thought, text[text.index("<tool_call>") :]
+    return thought, "".join(part.text for part in parts if isinstance(part, Content))
 
 
 def test_a_marker_that_is_a_special_token_is_that_token(judge: Judge) -> None:
