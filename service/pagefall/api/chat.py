@@ -16,6 +16,7 @@ from pagefall.api.chat_reply import CallShape, ChatReply, assistant_message, who
 from pagefall.api.choices import choices_of
 from pagefall.api.decode import parse_body
 from pagefall.api.engine import Engine
+from pagefall.api.errors import given_up
 from pagefall.api.serve import Answer, ClientRequest, serve
 from pagefall.api.wire_chat import (
     ChatChoice,
@@ -60,8 +61,9 @@ class ChatCompletions:
         tools = chat_tools(body)
         answer_id = f"chatcmpl-{uuid.uuid4().hex}"
         n = body.n or 1
+        request = chat_request(body, card, RequestId(answer_id), tools)
         return ClientRequest(
-            prompts=choices_of((chat_request(body, card, RequestId(answer_id), tools),), n),
+            prompts=choices_of((request,), n),
             format=ChatFormat(
                 answer_id,
                 model=card.id,
@@ -69,7 +71,7 @@ class ChatCompletions:
                 include_usage=include_usage(body),
                 logprobs=bool(body.logprobs),
                 n=n,
-                parser=partial(parser, card.replies, tools.policy),
+                parser=partial(parser, card.replies, tools.policy, constraint=request.constraint),
                 call_shape="function_call" if tools.is_old else "tool_calls",
             ),
             stream=bool(body.stream),
@@ -105,6 +107,9 @@ class ChatFormat:
         self._replies: dict[int, ChatReply] = {}
 
     def chunks(self, index: int, delta: TextDelta) -> Sequence[ChatCompletionChunk]:
+        """Raises `RequestError` for an answer that the server gave up."""
+        if delta.finish_reason == "abort":
+            raise given_up()
         chunks: list[ChatCompletionChunk] = []
         reply = self._replies.get(index)
         if reply is None:
@@ -132,6 +137,7 @@ class ChatFormat:
         )
 
     def complete(self, answers: Sequence[Answer]) -> ChatCompletion:
+        """Raises `RequestError` for an answer that the server gave up."""
         return ChatCompletion(
             id=self._id,
             created=self._created,
@@ -141,6 +147,8 @@ class ChatFormat:
         )
 
     def _choice(self, index: int, answer: Answer) -> ChatChoice:
+        if answer.finish_reason == "abort":
+            raise given_up()
         message = assistant_message(
             whole_parts(self._parser(prompt_tail=answer.prompt_tail), answer.text), self._call_shape
         )

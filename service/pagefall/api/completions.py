@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from pagefall.api.chat import LOWEST_LOGPROB
 from pagefall.api.decode import parse_body
 from pagefall.api.engine import Engine
+from pagefall.api.errors import given_up
 from pagefall.api.serve import Answer, ClientRequest, serve
 from pagefall.api.wire_completions import (
     Completion,
@@ -74,6 +75,7 @@ class CompletionFormat:
         self._logprobs: dict[int, LegacyLogprobWriter] = {}
 
     def chunks(self, index: int, delta: TextDelta) -> Sequence[Completion]:
+        """Raises `RequestError` for an answer that the server gave up."""
         if not (delta.text or delta.logprobs or delta.finish_reason):
             return ()
         choice = self._choice(index, delta.text, delta.logprobs, delta.finish_reason)
@@ -86,6 +88,7 @@ class CompletionFormat:
         return Completion(id=self._id, created=self._created, model=self._model, choices=(), usage=usage)
 
     def complete(self, answers: Sequence[Answer]) -> Completion:
+        """Raises `RequestError` for an answer that the server gave up."""
         return Completion(
             id=self._id,
             created=self._created,
@@ -109,6 +112,8 @@ class CompletionFormat:
     def _choice(
         self, index: int, text: str, logprobs: Sequence[TextLogprob], finish_reason: str | None
     ) -> CompletionChoice:
+        if finish_reason == "abort":
+            raise given_up()
         written = None
         if self._num_top_logprobs is not None:
             writer = self._logprobs.setdefault(index, LegacyLogprobWriter(top=self._num_top_logprobs > 0))

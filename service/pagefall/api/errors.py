@@ -31,6 +31,16 @@ def internal_error() -> RequestError:
     return RequestError("The server had an error while processing your request.", status=500, type="server_error")
 
 
+def given_up() -> RequestError:
+    """For an answer that the server ended before it was complete ("abort")."""
+    return RequestError(
+        "The server gave this answer up: send the request again.",
+        status=503,
+        type="service_unavailable_error",
+        code="aborted",
+    )
+
+
 def error_body(error: RequestError) -> ErrorBody:
     return ErrorBody(ErrorDetail(message=error.message, type=error.type, param=error.param, code=error.code))
 

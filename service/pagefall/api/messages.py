@@ -54,7 +54,7 @@ class Messages:
         answer_format = MessagesFormat(
             answer_id,
             model=card.id,
-            parser=partial(parser, card.replies, policy),
+            parser=partial(parser, card.replies, policy, constraint=prompt.constraint),
             at_context_end=prompt.max_tokens is None,
         )
         return ClientRequest(prompts=(prompt,), format=answer_format, stream=bool(body.stream)), answer_format

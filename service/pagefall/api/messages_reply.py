@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from pagefall.api.errors import given_up
 from pagefall.api.event_stream import NamedEvent, named
 from pagefall.api.messages_errors import anthropic_error_body
 from pagefall.api.serve import Answer
@@ -145,12 +146,7 @@ class MessagesFormat:
 
     def _finish(self, delta: TextDelta, reason: FinishReason) -> list[NamedEvent]:
         if reason == "abort":
-            raise RequestError(
-                "The server gave this answer up: send the request again.",
-                status=503,
-                type="service_unavailable_error",
-                code="aborted",
-            )
+            raise given_up()
         closed = self._blocks.close()
         assert delta.usage is not None
         self._stop = StopDelta(stop_reason=self._stop_reason(delta, reason), stop_sequence=delta.stop_string)

@@ -78,7 +78,7 @@ class CreateResponse:
             prompts=(request,),
             format=ResponsesFormat(
                 begun_response(body, card, response_id, created_at=int(time.time()), store=keeps),
-                parser=partial(parser, card.replies, policy),
+                parser=partial(parser, card.replies, policy, constraint=request.constraint),
                 keep=keep,
             ),
             stream=bool(body.stream),

@@ -10,6 +10,7 @@ import msgspec
 
 from pagefall.api import wire_response_events as wire
 from pagefall.api.chat import LOWEST_LOGPROB
+from pagefall.api.errors import given_up
 from pagefall.api.event_stream import NamedEvent, named
 from pagefall.api.responses_output import Output
 from pagefall.api.serve import Answer
@@ -94,12 +95,7 @@ class ResponsesFormat:
 
     def _finish(self, delta: TextDelta, reason: FinishReason) -> list[ResponseEvent]:
         if reason == "abort":
-            raise RequestError(
-                "The server gave this answer up: send the request again.",
-                status=503,
-                type="service_unavailable_error",
-                code="aborted",
-            )
+            raise given_up()
         is_cut = reason == "length"
         events = self._output.finish("incomplete" if is_cut else "completed")
         assert delta.usage is not None

@@ -98,6 +98,7 @@ class FakeEngine:
         self.finish_reason: FinishReason = "stop"
         self.stop_string: str | None = None
         """What answers that are not cut off end with."""
+        self.prompt_tail = ""
         self.num_pinned_tokens = 0
         self.storage_error: str | None = None
         self.tiers: ControllerStats | None = None
@@ -154,6 +155,7 @@ class FakeEngine:
                 finish_reason=finish_reason if i == len(words) - 1 and not self.endless else None,
                 usage=usage if i == len(words) - 1 and not self.endless else None,
                 prefix=report if i == 0 else None,
+                prompt_tail=self.prompt_tail if i == 0 else "",
                 num_pinned_tokens=self.num_pinned_tokens if i == 0 else 0,
                 stop_string=self.stop_string if i == len(words) - 1 else None,
             )

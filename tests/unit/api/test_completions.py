@@ -7,7 +7,7 @@ import anyio
 import httpx
 import pytest
 from tests.unit.api.fake_engine import MODEL, WORDS, FakeEngine, listening, open_ai
-from tests.unit.api.sse import events
+from tests.unit.api.sse import events, parse
 
 from pagefall.api.completions import LegacyLogprobWriter
 from pagefall.text.requests import CandidateToken, TextLogprob, TextPrompt, TokenPrompt
@@ -33,6 +33,16 @@ async def test_a_whole_answer_has_openais_shape(client: httpx.AsyncClient) -> No
         "model": MODEL,
         "choices": [{"index": 0, "text": ANSWER, "logprobs": None, "finish_reason": "stop"}],
     }
+
+
+async def test_an_answer_that_was_given_up_is_no_answer(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.finish_reason = "abort"
+    whole, streamed = await complete(client), await complete(client, stream=True)
+    assert (whole.status_code, whole.json()["error"]["code"]) == (503, "aborted")
+    *_, last, end = streamed.text.split("\n\n")
+    assert end == ""
+    assert parse(last)["error"]["code"] == "aborted"
+    assert '"finish_reason":"abort"' not in streamed.text
 
 
 @pytest.mark.parametrize(

@@ -305,6 +305,40 @@ async def test_thoughts_are_a_field_of_their_own(engine: FakeEngine) -> None:
     assert "".join(delta.get("content", "") for delta in deltas) == ""
 
 
+NAMED = {"name": "n", "schema": {"type": "object"}}
+FORMAT = {"type": "json_schema", **NAMED}
+AS_JSON: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": ASK, "response_format": {"type": "json_schema", "json_schema": NAMED}},
+    "/v1/messages": {"messages": ASK, "max_tokens": 50, "output_config": {"format": FORMAT}},
+    "/v1/responses": {"input": "Rain in Rome?", "text": {"format": FORMAT}},
+}
+
+
+@pytest.mark.parametrize("path", AS_JSON)
+@pytest.mark.parametrize("thinks", [False, True])
+async def test_an_answer_in_json_is_no_thought_though_the_template_has_opened_one(
+    engine: FakeEngine, path: str, thinks: bool
+) -> None:
+    engine.model = msgspec.structs.replace(engine.model, replies=ReplyFormat(thinking="qwen3"))
+    engine.prompt_tail = "<think>\n"
+    says(engine, ("Hm.\n</think>\n\n" if thinks else "") + '{"rain": 1}')
+    kwargs = {"chat_template_kwargs": {"enable_thinking": thinks}}
+    async with http_client(engine) as client:
+        response = await client.post(path, json={**AS_JSON[path], **kwargs})
+    assert response.status_code == 200, response.text
+    body = response.json()
+    match path:
+        case "/v1/chat/completions":
+            text = body["choices"][0]["message"]["content"]
+        case "/v1/messages":
+            text = body["content"][-1]["text"]
+        case _:
+            text = body["output"][-1]["content"][0]["text"]
+    assert text == '{"rain": 1}'
+    constraint = engine.requests[-1].constraint
+    assert (isinstance(constraint, Lark) and constraint.opened is not None) == thinks
+
+
 async def test_special_tokens_that_mark_calls_are_asked_for(engine: FakeEngine) -> None:
     replies = ReplyFormat(tools="mistral", special_tokens=(("[TOOL_CALLS]", 7),))
     engine.model = msgspec.structs.replace(engine.model, replies=replies)
