@@ -34,9 +34,15 @@ async def parse_body(
     """
     _check_headers(request)
     body = await read_body(request, max_body_bytes)
-    if len(body) <= _INLINE_BYTES:
-        return build(decode_body(body, wire_type))
-    return await anyio.to_thread.run_sync(lambda: build(decode_body(body, wire_type)))
+
+    def parse() -> Parsed:
+        wire = decode_body(body, wire_type)
+        try:
+            return build(wire)
+        except RecursionError as error:  # what does not recurse names its field before it comes to this
+            raise _too_deep() from error
+
+    return parse() if len(body) <= _INLINE_BYTES else await anyio.to_thread.run_sync(parse)
 
 
 def decode_body(body: bytes, wire_type: type[Wire]) -> Wire:
@@ -56,7 +62,11 @@ def decode_body(body: bytes, wire_type: type[Wire]) -> Wire:
             code="invalid_json",
         ) from error
     except RecursionError as error:
-        raise RequestError("The JSON body of your request is nested too deeply.", code="invalid_json") from error
+        raise _too_deep() from error
+
+
+def _too_deep() -> RequestError:
+    return RequestError("The JSON body of your request is nested too deeply.", code="invalid_json")
 
 
 def _check_headers(request: Request) -> None:

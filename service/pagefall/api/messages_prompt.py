@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from pagefall.api.wire_messages import CacheControl, CountTokensRequest, WireBlock, WireTurn
+from pagefall.api.wire_tools import arguments_text
 from pagefall.errors import RequestError
 from pagefall.text.requests import ChatMessage, ChatPrompt, PinRequest, Tool, ToolCall
 
@@ -196,7 +197,7 @@ def _call(block: WireBlock, path: str) -> ToolCall:
         raise _missing(f"{path}.id")
     if block.name is None:
         raise _missing(f"{path}.name")
-    return ToolCall(call_id=block.id, name=block.name, arguments=msgspec.json.encode(block.input or {}).decode())
+    return ToolCall(call_id=block.id, name=block.name, arguments=arguments_text(block.input or {}))
 
 
 def _missing(path: str) -> RequestError:

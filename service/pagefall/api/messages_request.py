@@ -8,6 +8,7 @@ import msgspec
 
 from pagefall.api.messages_prompt import messages_prompt
 from pagefall.api.no_ops import NoOps, refuse_unsupported
+from pagefall.api.template_kwargs import may_think
 from pagefall.api.wire_messages import CountTokensRequest, MessagesRequest, ToolUseChoice, WireClientTool
 from pagefall.api.wire_sampling import SamplingFields, sampling_params
 from pagefall.api.wire_tools import check_tools, tool_of, tool_policy
@@ -19,7 +20,7 @@ from pagefall.text.replies.grammar import tool_constraint
 from pagefall.text.replies.policy import ToolPolicy
 from pagefall.text.requests import ChatPrompt, GenerateRequest, ModelCard, PinRequest, Tool
 
-_NO_OPS: Final[NoOps] = {"container": (), "mcp_servers": ([],)}
+_NO_OPS: Final[NoOps] = {"container": (), "mcp_servers": ([],), "compaction": (), "thread": ()}
 
 
 def prompt_of(body: CountTokensRequest) -> tuple[ChatPrompt, tuple[PinRequest, ...], ToolPolicy]:
@@ -35,7 +36,6 @@ def messages_request(
 ) -> tuple[GenerateRequest, ToolPolicy]:
     """Raises `RequestError` naming the first field that is wrong or not supported."""
     prompt, pins, policy = prompt_of(body)
-    may_think = prompt.template_kwargs.get("enable_thinking") is not False
     sampling = SamplingFields(
         temperature=body.temperature, top_p=body.top_p, top_k=body.top_k, min_p=body.min_p, seed=body.seed
     )
@@ -49,7 +49,9 @@ def messages_request(
         cache_salt=body.cache_salt or "",
         pins=pins,
         priority=body.priority or 0,
-        constraint=tool_constraint(card.replies, policy, _constraint(body), may_think=may_think),
+        constraint=tool_constraint(
+            card.replies, policy, _constraint(body), may_think=may_think(prompt.template_kwargs)
+        ),
         kept_special_token_ids=kept_special_token_ids(card.replies, policy),
     )
     return request, policy

@@ -8,6 +8,7 @@ from typing import Any, Final
 from pagefall.api.no_ops import NoOps, refuse_unsupported
 from pagefall.api.responses_prompt import turns
 from pagefall.api.structured_output import JsonObjectFormat, TextFormat, schema_constraint
+from pagefall.api.template_kwargs import may_think, with_effort
 from pagefall.api.wire_responses import (
     ReasoningSettings,
     Response,
@@ -37,10 +38,16 @@ from pagefall.text.replies.grammar import tool_constraint
 from pagefall.text.replies.policy import ToolPolicy
 from pagefall.text.requests import ChatPrompt, GenerateRequest, ModelCard, Tool
 
-_PROMPT_NO_OPS: Final[NoOps] = {"conversation": (), "prompt": (), "truncation": ("disabled",)}
+_PROMPT_NO_OPS: Final[NoOps] = {
+    "conversation": (),
+    "prompt": (),
+    "personality": (),
+    "truncation": ("disabled",),
+}
 
 _NO_OPS: Final[NoOps] = {
     "background": (False,),
+    "moderation": (),
     # Of other endpoints: here they have other names.
     "max_tokens": (),
     "messages": (),
@@ -92,7 +99,6 @@ def responses_request(
         seed=body.seed,
         stop=body.stop,
     )
-    may_think = prompt.template_kwargs.get("enable_thinking") is not False
     request = GenerateRequest(
         request_id=RequestId(response_id),
         prompt=prompt,
@@ -101,7 +107,9 @@ def responses_request(
         stop=stop_strings(sampling),
         cache_salt=body.cache_salt or "",
         priority=body.priority or 0,
-        constraint=tool_constraint(card.replies, policy, _constraint(body.text), may_think=may_think),
+        constraint=tool_constraint(
+            card.replies, policy, _constraint(body.text), may_think=may_think(prompt.template_kwargs)
+        ),
         kept_special_token_ids=kept_special_token_ids(card.replies, policy),
     )
     return request, policy
@@ -195,14 +203,7 @@ def _constraint(text: TextSettings | None) -> Constraint | None:
 
 
 def _template_kwargs(body: ResponsesPromptFields) -> dict[str, Any]:
-    """`reasoning_effort`, `enable_thinking` and `thinking` are what templates call it."""
-    kwargs = dict(body.chat_template_kwargs or {})
-    effort = None if body.reasoning is None else body.reasoning.effort
-    if effort is not None:
-        kwargs.setdefault("reasoning_effort", effort)
-    if effort == "none":
-        kwargs = {"enable_thinking": False, "thinking": False, **kwargs}
-    return kwargs
+    return with_effort(body.chat_template_kwargs, None if body.reasoning is None else body.reasoning.effort)
 
 
 def _num_top_logprobs(body: ResponsesRequest) -> int | None:

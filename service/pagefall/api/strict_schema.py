@@ -27,9 +27,13 @@ def check_strict(schema: dict[str, Any] | bool, *, name: str, param: str) -> Non
         if part.get("additionalProperties") is not False:
             raise _refusal(name, param, path, "'additionalProperties' is required to be supplied and to be false")
         properties = part.get("properties", {})
+        if not isinstance(properties, dict):
+            raise _refusal(name, param, path, "'properties' is to be an object")
         required = part.get("required", [])
-        missing = [key for key in properties if key not in required] if isinstance(required, list) else list(properties)
-        extra = [key for key in required if key not in properties] if isinstance(required, list) else []
+        if not isinstance(required, list) or not all(isinstance(key, str) for key in required):
+            raise _refusal(name, param, path, "'required' is to be an array of strings")
+        missing = [key for key in properties if key not in required]
+        extra = [key for key in required if key not in properties]
         if missing or extra:
             kind, key = ("Missing", missing[0]) if missing else ("Extra", extra[0])
             raise _refusal(

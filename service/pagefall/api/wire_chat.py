@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from pagefall.api.no_ops import NoOps, refuse_unsupported
 from pagefall.api.structured_output import answer_constraint
+from pagefall.api.template_kwargs import may_think, with_effort
 from pagefall.api.wire_sampling import (
     SAMPLING_NO_OPS,
     NumTokens,
@@ -66,7 +67,10 @@ class WireMessage(msgspec.Struct, kw_only=True):
 
 
 class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=False):
-    """OpenAI's request; `add_generation_prompt`, `continue_final_message` and `chat_template_kwargs` as in SGLang."""
+    """OpenAI's request; `add_generation_prompt`, `continue_final_message` and `chat_template_kwargs` as in SGLang.
+
+    `reasoning_effort` is told to the chat template.
+    """
 
     messages: list[WireMessage]
     max_completion_tokens: NumTokens | None = None
@@ -75,6 +79,7 @@ class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
 
     tools: list[WireTool] | None = None
     tool_choice: str | WireToolChoice | None = None
@@ -85,9 +90,9 @@ class ChatCompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=
     modalities: Any = None
     audio: Any = None
     prediction: Any = None
-    reasoning_effort: Any = None
     verbosity: Any = None
     web_search_options: Any = None
+    moderation: Any = None
 
 
 _NO_OPS: Final[NoOps] = {
@@ -95,9 +100,9 @@ _NO_OPS: Final[NoOps] = {
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
-    "reasoning_effort": ("none",),
     "verbosity": ("medium",),
     "web_search_options": (),
+    "moderation": (),
 }
 
 _MESSAGE_NO_OPS: Final[NoOps] = {
@@ -230,8 +235,7 @@ def chat_request(
 ) -> GenerateRequest:
     """Raises `RequestError` naming the first field that is wrong or not supported."""
     refuse_unsupported(body, _NO_OPS)
-    kwargs = body.chat_template_kwargs or {}
-    may_think = kwargs.get("enable_thinking") is not False and kwargs.get("thinking") is not False
+    kwargs = with_effort(body.chat_template_kwargs, body.reasoning_effort)
     return GenerateRequest(
         request_id=request_id,
         prompt=chat_prompt(
@@ -248,7 +252,7 @@ def chat_request(
         ignore_eos=bool(body.ignore_eos),
         cache_salt=body.cache_salt or "",
         priority=body.priority or 0,
-        constraint=tool_constraint(card.replies, tools.policy, answer_constraint(body), may_think=may_think),
+        constraint=tool_constraint(card.replies, tools.policy, answer_constraint(body), may_think=may_think(kwargs)),
         kept_special_token_ids=kept_special_token_ids(card.replies, tools.policy),
     )
 

@@ -86,6 +86,15 @@ class CountTokensRequest(msgspec.Struct, kw_only=True):
 
     container: Any = None
     mcp_servers: Any = None
+    compaction: Any = None
+    thread: Any = None
+
+    # Wishes that change nothing about an answer: these are ignored.
+    billing_policy: Any = None
+    context_management: Any = None
+    speed: Any = None
+    user_profile_id: Any = None
+    workspace_id: Any = None
 
 
 class MessagesRequest(CountTokensRequest, kw_only=True):
@@ -103,6 +112,10 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     metadata: Any = None
     service_tier: Any = None
+    diagnostics: Any = None
+    fallbacks: Any = None
+    fallback_credit_token: Any = None
+    inference_geo: Any = None
 
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]

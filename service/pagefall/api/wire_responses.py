@@ -91,6 +91,7 @@ class ResponsesPromptFields(msgspec.Struct, kw_only=True):
 
     conversation: Any = None
     prompt: Any = None
+    personality: Any = None
 
 
 class ResponsesRequest(ResponsesPromptFields, kw_only=True):
@@ -112,6 +113,10 @@ class ResponsesRequest(ResponsesPromptFields, kw_only=True):
     prompt_cache_options: Any = None
     service_tier: str | None = None
     max_tool_calls: int | None = None
+    context_management: Any = None
+    access_programs: Any = None
+    background_options: Any = None
+    image: Any = None
 
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -124,6 +129,7 @@ class ResponsesRequest(ResponsesPromptFields, kw_only=True):
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
 
     background: Any = None
+    moderation: Any = None
     max_tokens: Any = None
     messages: Any = None
     response_format: Any = None

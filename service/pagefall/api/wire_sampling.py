@@ -61,6 +61,7 @@ class SamplingFields(ConstraintFields, kw_only=True, forbid_unknown_fields=True)
     safety_identifier: Any = None
     prompt_cache_key: Any = None
     prompt_cache_retention: Any = None
+    prompt_cache_options: Any = None
 
     min_tokens: Any = None
     skip_special_tokens: Any = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +17,9 @@ from pagefall.text.tool_schema import canonical_schema
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 _MAX_TOOLS: Final = 1024
+
+_MAX_DEPTH: Final = 100
+"""Objects and lists within each other in a schema. llguidance reads 128; templates and JSON writers recurse, too."""
 
 
 class WireFunction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -105,14 +109,7 @@ def tool_of(name: str, *, description: str | None, parameters: dict[str, Any] | 
             param=f"{path}.name",
             code="invalid_value",
         )
-    kind = (parameters or {}).get("type", "object")
-    if kind != "object":
-        raise RequestError(
-            f"Invalid schema for function '{name}': schema must be a JSON Schema of 'type: \"object\"', got "
-            f"{msgspec.json.encode(kind).decode()[:100]}.",
-            param=f"{path}.parameters",
-            code="invalid_function_parameters",
-        )
+    _check_parameters(parameters or {}, name, f"{path}.parameters")
     if strict and parameters:
         check_strict(parameters, name=name, param=f"{path}.parameters")
     return Tool(
@@ -121,6 +118,32 @@ def tool_of(name: str, *, description: str | None, parameters: dict[str, Any] | 
         parameters=canonical_schema(parameters) if parameters else None,
         strict=strict,
     )
+
+
+def _check_parameters(schema: dict[str, Any], name: str, param: str) -> None:
+    """Raises `RequestError` unless `schema` is that of an object whose arguments can be told from it, not too deep."""
+    reason = None
+    if _depth(schema) > _MAX_DEPTH:
+        reason = f"it is nested deeper than {_MAX_DEPTH} levels"
+    elif (kind := schema.get("type", "object")) != "object":
+        reason = f"schema must be a JSON Schema of 'type: \"object\"', got {json.dumps(kind)[:100]}"
+    elif not isinstance(schema.get("properties"), dict | None):
+        reason = "'properties' must be an object"
+    elif not isinstance(schema.get("required"), list | None):
+        reason = "'required' must be an array"
+    if reason is not None:
+        raise RequestError(
+            f"Invalid schema for function '{name}': {reason}.", param=param, code="invalid_function_parameters"
+        )
+
+
+def _depth(value: object) -> int:
+    """How many objects and lists are within each other, without recursion."""
+    depth, level = 0, [value]
+    while level := [item for item in level if isinstance(item, dict | list)]:
+        depth += 1
+        level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]
+    return depth
 
 
 def check_tools(tools: Sequence[Tool], path: str) -> None:
@@ -179,7 +202,12 @@ def arguments_of(function: WireCalledFunction) -> str:
         case None:
             return "{}"
         case arguments:
-            return msgspec.json.encode(arguments).decode()
+            return arguments_text(arguments)
+
+
+def arguments_text(arguments: Mapping[str, Any]) -> str:
+    """As models write them, and the grammar of calls: so a call comes back as the text that is in the cache."""
+    return json.dumps(arguments, ensure_ascii=False)
 
 
 def _allowed(everything: ToolPolicy, mode: str, allowed: Sequence[NamedTool], path: str) -> ToolPolicy:

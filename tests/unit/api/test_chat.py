@@ -6,7 +6,7 @@ import httpx
 import openai
 import pytest
 from tests.unit.api.fake_engine import MODEL, WORDS, FakeEngine, http_client, listening, open_ai
-from tests.unit.api.sse import events
+from tests.unit.api.sse import events, parse
 
 from pagefall.messages import SamplingParams
 from pagefall.text.requests import ChatMessage, ChatPrompt
@@ -19,6 +19,38 @@ ANSWER = "".join(WORDS)
 
 async def chat(client: httpx.AsyncClient, **fields: Any) -> httpx.Response:
     return await client.post("/v1/chat/completions", json={"model": MODEL, "messages": MESSAGES, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "kwargs"),
+    [
+        ({"reasoning_effort": "low"}, {"reasoning_effort": "low"}),
+        ({"reasoning_effort": "none"}, {"reasoning_effort": "none", "enable_thinking": False, "thinking": False}),
+        (
+            {"reasoning_effort": "high", "chat_template_kwargs": {"reasoning_effort": "low", "mood": "calm"}},
+            {"reasoning_effort": "low", "mood": "calm"},
+        ),
+        ({"reasoning_effort": None}, {}),
+    ],
+)
+async def test_the_effort_is_told_to_the_template(
+    client: httpx.AsyncClient, engine: FakeEngine, fields: dict[str, Any], kwargs: dict[str, Any]
+) -> None:
+    assert (await chat(client, **fields)).status_code == 200
+    prompt = engine.requests[-1].prompt
+    assert isinstance(prompt, ChatPrompt)
+    assert prompt.template_kwargs == kwargs
+
+
+async def test_an_answer_that_was_given_up_is_no_answer(engine: FakeEngine) -> None:
+    engine.finish_reason = "abort"
+    async with http_client(engine) as client:
+        whole, streamed = await chat(client), await chat(client, stream=True)
+    assert (whole.status_code, whole.json()["error"]["code"]) == (503, "aborted")
+    *_, last, end = streamed.text.split("\n\n")
+    assert end == ""
+    assert parse(last)["error"]["code"] == "aborted"
+    assert '"finish_reason":"abort"' not in streamed.text
 
 
 async def test_a_whole_answer_has_openais_shape(client: httpx.AsyncClient) -> None:

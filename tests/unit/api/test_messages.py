@@ -10,6 +10,8 @@ import anthropic
 import httpx
 import msgspec
 import pytest
+from tests import chat_templates
+from tests.byte_tokenizer import CHAT_TEMPLATE, byte_tokenizer
 from tests.unit.api.fake_engine import MODEL, WORDS, FakeEngine, http_client, listening
 
 from pagefall.config import HttpConfig
@@ -114,10 +116,28 @@ async def test_anthropics_client_calls_a_tool_and_brings_its_result(engine: Fake
         ChatMessage(
             "assistant",
             text.text,
-            tool_calls=(ToolCall(call_id=call.id, name="weather", arguments='{"city":"Oslo"}'),),
+            tool_calls=(ToolCall(call_id=call.id, name="weather", arguments='{"city": "Oslo"}'),),
         ),
         ChatMessage("tool", "Rain.", tool_call_id=call.id),
     )
+
+
+@pytest.mark.parametrize("template", [chat_templates.PRINTS_STRINGS, CHAT_TEMPLATE])
+async def test_a_call_comes_back_as_the_text_that_is_in_the_cache(
+    client: httpx.AsyncClient, engine: FakeEngine, template: str
+) -> None:
+    written = '<tool_call>\n{"name": "weather", "arguments": {"city": "Łódź", "days": [1, 2]}}\n</tool_call>'
+    engine.words = (written, "")
+    asked = [{"role": "user", "content": "How is Łódź?"}]
+    content = (await post(client, messages=asked, tools=[WEATHER])).json()["content"]
+    first = engine.requests[-1].prompt
+    assert isinstance(first, ChatPrompt)
+    result = {"type": "tool_result", "tool_use_id": content[0]["id"], "content": "Rain."}
+    turns = [*asked, {"role": "assistant", "content": content}, {"role": "user", "content": [result]}]
+    second = await prompt_of(client, engine, messages=turns, tools=[WEATHER])
+    tokenizer = byte_tokenizer(template)
+    before, after = (tokenizer.apply_chat_template(prompt.messages, tools=prompt.tools) for prompt in (first, second))
+    assert after.startswith(before + written)
 
 
 async def test_anthropics_client_raises_its_own_errors(engine: FakeEngine) -> None:
@@ -275,7 +295,7 @@ async def test_blocks_become_turns_of_the_template(client: httpx.AsyncClient, en
         ChatMessage(
             "assistant",
             "",
-            tool_calls=(ToolCall(call_id="t1", name="weather", arguments='{"city":"Oslo","days":1.0}'),),
+            tool_calls=(ToolCall(call_id="t1", name="weather", arguments='{"city": "Oslo", "days": 1.0}'),),
             reasoning_content="hm",
         ),
         ChatMessage("tool", "Rain.", tool_call_id="t1"),

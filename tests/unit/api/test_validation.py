@@ -12,11 +12,17 @@ pytestmark = pytest.mark.anyio
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
+RESPONSES = "/v1/responses"
+MESSAGES = "/v1/messages"
 BASE: dict[str, dict[str, Any]] = {
     CHAT: {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]},
     TEXT: {"model": MODEL, "prompt": "Hi"},
     "/tokenize": {"prompt": "Hi"},
     "/detokenize": {"tokens": [1]},
+}
+MORE = BASE | {
+    RESPONSES: {"model": MODEL, "input": "Hi"},
+    MESSAGES: {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9},
 }
 
 
@@ -151,7 +157,7 @@ UNSUPPORTED: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"modalities": ["text", "audio"]}),
     (CHAT, {"audio": {"voice": "x"}}),
     (CHAT, {"prediction": {"type": "content", "content": "x"}}),
-    (CHAT, {"reasoning_effort": "high"}),
+    (CHAT, {"moderation": {"model": "m"}}),
     (CHAT, {"verbosity": "low"}),
     (CHAT, {"web_search_options": {}}),
     (TEXT, {"best_of": 2}),
@@ -176,7 +182,7 @@ async def test_what_would_change_the_answer_and_is_not_supported_is_refused_by_n
         *((path, {param: None}) for path, fields in UNSUPPORTED for param in fields),
         (CHAT, {"tools": [], "tool_choice": "none", "functions": [], "function_call": "none"}),
         (CHAT, {"n": 1, "response_format": {"type": "text"}, "modalities": ["text"], "parallel_tool_calls": True}),
-        (CHAT, {"verbosity": "medium", "reasoning_effort": "none", "stream": False}),
+        (CHAT, {"verbosity": "medium", "stream": False}),
         (TEXT, {"n": 1, "best_of": 1, "echo": False, "suffix": ""}),
         *(
             (path, {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "min_tokens": 0})
@@ -231,13 +237,61 @@ async def test_a_field_of_another_engine_that_would_change_the_answer_is_refused
                 ]
             },
         ),
-        (TEXT, {"messages": [], "x_team": "a"}),
+        (TEXT, {"messages": [], "x_team": "a", "parallel_tool_calls": True, "speed": "fast"}),
+        (CHAT, {f"x_{number}": number for number in range(50)}),
     ],
 )
 async def test_an_unknown_field_that_is_harmless_is_ignored(
     client: httpx.AsyncClient, path: str, fields: dict[str, Any]
 ) -> None:
     assert (await client.post(path, json=BASE[path] | fields)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (CHAT, {"chat_template": "{{ messages }}"}),
+        (CHAT, {"enable_thinking": False}),
+        (CHAT, {"thinking": {"type": "disabled"}}),
+        (CHAT, {"max_output_tokens": 9}),
+        (CHAT, {"stop_sequences": ["x"]}),
+        (CHAT, {"echo": True}),
+        (CHAT, {"suffix": "end"}),
+        (TEXT, {"max_completion_tokens": 9}),
+        (TEXT, {"messages": [{"role": "user", "content": "Hi"}]}),
+        (RESPONSES, {"n": 2}),
+        (RESPONSES, {"logit_bias": {"5": 1}}),
+        (RESPONSES, {"stop_token_ids": [5]}),
+        (RESPONSES, {"max_completion_tokens": 9}),
+        (RESPONSES, {"guided_json": {"type": "object"}}),
+        (MESSAGES, {"presence_penalty": 1}),
+        (MESSAGES, {"stop": "x"}),
+        (MESSAGES, {"parallel_tool_calls": False}),
+    ],
+)
+async def test_a_field_that_another_endpoint_heeds_is_refused_where_it_would_be_ignored(
+    client: httpx.AsyncClient, path: str, fields: dict[str, Any]
+) -> None:
+    [name] = fields
+    for value, status in ((fields[name], 400), (None, 200)):
+        response = await client.post(path, json=MORE[path] | {name: value})
+        assert response.status_code == status, response.text
+        if status == 400:
+            assert f"'{name}'" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/messages/count_tokens", "/v1/responses/input_tokens"])
+async def test_the_fields_of_the_request_may_be_sent_where_its_prompt_is_counted(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    body = MORE[path.rpartition("/")[0]] | {"temperature": 0.5, "stream": True, "max_tokens": 9, "max_output_tokens": 9}
+    del body["max_output_tokens" if "messages" in path else "max_tokens"]
+    assert (await client.post(path, json=body)).status_code == 200
+
+
+async def test_more_unknown_fields_than_can_be_compared_are_refused(client: httpx.AsyncClient) -> None:
+    error = await refused(client, CHAT, {f"x_{number}": number for number in range(51)})
+    assert (error["param"], error["code"]) == ("x_0", "unknown_parameter")
 
 
 @pytest.mark.parametrize(("path", "missing"), [(CHAT, "messages"), (TEXT, "prompt"), ("/detokenize", "tokens")])
