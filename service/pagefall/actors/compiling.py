@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -21,21 +22,38 @@ class GrammarCompiler(Protocol):
     """See `text.grammars.Grammars`."""
 
     def is_compiled(self, grammar: str) -> bool: ...
+    def hold(self, grammar: str) -> None: ...
+    def release(self, grammar: str) -> None: ...
 
     def compile(self, grammar: str, *, param: str) -> None:
-        """Blocks, for a second at most where the machine is not overloaded. Raises `RequestError` naming `param`."""
+        """Blocks, for a second at most where the machine is not overloaded. Raises `RequestError` naming `param`, and
+        `TimeoutError` where it is.
+        """
 
     def close(self) -> None: ...
+
+
+MAX_WAITING: Final = 8
+"""Grammars under way. Each may take seconds, so the last of a longer line would wait longer than its client does."""
+
+
+class _Compiling:
+    """A grammar under way, for all who wait for it."""
+
+    def __init__(self, done: asyncio.Future[None]) -> None:
+        self.done = done
+        self.num_waiting = 0
 
 
 class ConstraintCompiler:
     """Compiles on one thread of its own. Used as a context manager; leaving it closes the grammars."""
 
-    def __init__(self, grammars: GrammarCompiler | None, *, max_waiting: int) -> None:
-        """Without `grammars` every constraint is refused."""
+    def __init__(self, grammars: GrammarCompiler | None, *, max_waiting: int = MAX_WAITING) -> None:
+        """Without `grammars` every constraint is refused. `max_waiting`: how many different ones may be under way."""
         self._grammars = grammars
         self._max_waiting = max_waiting
-        self._num_waiting = 0
+        self._under_way: dict[tuple[str, str], _Compiling] = {}
+        """By the grammar and the field that it came in, which its refusal names."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-compiler")
 
     def __enter__(self) -> ConstraintCompiler:
@@ -49,10 +67,10 @@ class ConstraintCompiler:
             self._grammars.close()
 
     async def constrain(self, sampling: SamplingParams, constraint: Constraint | None) -> SamplingParams:
-        """`sampling` with the constraint's grammar, which is compiled when this returns.
+        """`sampling` with the constraint's grammar, which is compiled when this returns, and stays so until `release`.
 
         Raises `RequestError`: 400 naming the constraint's field where it cannot be compiled, 503 where `max_waiting`
-        others are in line. What is compiled already never waits.
+        others are in line or the machine is too busy. What is compiled already never waits.
         """
         if constraint is None:
             return sampling
@@ -64,16 +82,35 @@ class ConstraintCompiler:
                 code="unsupported_parameter",
             )
         grammar = grammar_text(constraint)
-        if not self._grammars.is_compiled(grammar):
-            await self._compile(self._grammars, grammar, param)
+        self._grammars.hold(grammar)
+        try:
+            if not self._grammars.is_compiled(grammar):
+                await self._compile((grammar, param), partial(self._grammars.compile, grammar, param=param))
+        except BaseException:
+            self._grammars.release(grammar)
+            raise
         return msgspec.structs.replace(sampling, grammar=grammar)
 
-    async def _compile(self, grammars: GrammarCompiler, grammar: str, param: str) -> None:
-        if self._num_waiting >= self._max_waiting:
-            raise unavailable(f"{self._num_waiting} constraints wait to be compiled")
-        self._num_waiting += 1
+    def release(self, sampling: SamplingParams) -> None:
+        """The request with what `constrain` returned has ended."""
+        if self._grammars is not None and sampling.grammar is not None:
+            self._grammars.release(sampling.grammar)
+
+    async def _compile(self, key: tuple[str, str], work: Callable[[], None]) -> None:
+        """Once for all who want the same. Begun or not, nobody waits for what nobody wants any more."""
+        compiling = self._under_way.get(key)
+        if compiling is None:
+            if len(self._under_way) >= self._max_waiting:
+                raise unavailable(f"{len(self._under_way)} new constraints wait to be compiled")
+            compiling = _Compiling(asyncio.get_running_loop().run_in_executor(self._thread, work))
+            self._under_way[key] = compiling
+        compiling.num_waiting += 1
         try:
-            work = partial(grammars.compile, grammar, param=param)
-            await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            await asyncio.shield(compiling.done)
+        except TimeoutError:
+            raise unavailable("The server is too busy to compile a new constraint") from None
         finally:
-            self._num_waiting -= 1
+            compiling.num_waiting -= 1
+            if not compiling.num_waiting:
+                compiling.done.cancel()
+                del self._under_way[key]

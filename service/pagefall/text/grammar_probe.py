@@ -58,7 +58,7 @@ def judge(vocabulary: LLTokenizer, grammar: str) -> Verdict:
     return Verdict(None)
 
 
-def _serve() -> None:
+def _serve(cpu_seconds: float) -> None:
     facts = read_frame(sys.stdin.buffer)
     if facts is None:
         return
@@ -71,7 +71,9 @@ def _serve() -> None:
     write_frame(sys.stdout.buffer, msgspec.json.encode(Verdict(None)))
     while (grammar := read_frame(sys.stdin.buffer)) is not None:
         signal.setitimer(signal.ITIMER_REAL, _LONGEST_SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
         verdict = judge(vocabulary, grammar.decode())
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         write_frame(sys.stdout.buffer, msgspec.json.encode(verdict))
 
@@ -84,9 +86,11 @@ def _limit_memory() -> None:
 
 
 def main() -> None:
-    """Everything happens in a thread, whose stack can be made small."""
+    """Everything happens in a thread, whose stack can be made small. The argument: CPU seconds that a grammar may take.
+    What takes more ends the process with SIGPROF; other processes on the cores do not count.
+    """
     threading.stack_size(STACK_BYTES)
-    thread = threading.Thread(target=_serve)
+    thread = threading.Thread(target=_serve, args=(float(sys.argv[1]),))
     thread.start()
     thread.join()
 

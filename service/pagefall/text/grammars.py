@@ -6,7 +6,7 @@ A copy takes microseconds and shares what the compiled one has learnt about its 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -18,6 +18,8 @@ from pagefall.text.matchers import UnusableGrammarError, VocabularyFacts, load_v
 from pagefall.text.probe_process import GrammarProbe, ProbeError
 
 MAX_COMPILED: Final = 64
+"""Kept beside those that are held."""
+
 MAX_REFUSED: Final = 256
 
 
@@ -27,7 +29,7 @@ class Probe(Protocol):
 
 
 class Grammars:
-    """May be used from several threads; `compile` blocks for up to a second, the other methods hardly ever."""
+    """May be used from several threads; `compile` blocks for a second and more, the other methods hardly ever."""
 
     def __init__(
         self,
@@ -42,11 +44,12 @@ class Grammars:
         self._max_compiled = max_compiled
         self._vocabulary: LLTokenizer | None = None
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._held: Counter[str] = Counter()
         self._refused: OrderedDict[str, str] = OrderedDict()
         self._compiling = threading.Lock()
         """Held while a grammar is tried out and compiled, one at a time."""
         self._lock = threading.Lock()
-        """Held for moments, around the two tables."""
+        """Held for moments, around the tables."""
 
     def close(self) -> None:
         """Ends the process that tries grammars out; waits for what is being compiled."""
@@ -57,11 +60,24 @@ class Grammars:
         with self._lock:
             return grammar in self._compiled
 
+    def hold(self, grammar: str) -> None:
+        """From now on it is not forgotten once it is compiled, until it is released as often as it was held."""
+        with self._lock:
+            self._held[grammar] += 1
+
+    def release(self, grammar: str) -> None:
+        with self._lock:
+            self._held[grammar] -= 1
+            if self._held[grammar] <= 0:
+                del self._held[grammar]
+                self._forget_some()
+
     def compile(self, grammar: str, *, param: str) -> None:
         """Does nothing for what is compiled already.
 
-        Raises `RequestError`: 400 naming `param` for what does not compile, or not within the probe's deadline, and
-        for every grammar where the model's tokenizer is one that llguidance does not know.
+        Raises `RequestError`: 400 naming `param` for what does not compile, or not within the probe's CPU time, and
+        for every grammar where the model's tokenizer is one that llguidance does not know. Raises `TimeoutError` where
+        the machine is too busy to tell, which is not remembered.
         """
         with self._compiling:
             if self.is_compiled(grammar):
@@ -111,5 +127,10 @@ class Grammars:
     def _keep(self, grammar: str, matcher: LLMatcher) -> None:
         with self._lock:
             self._compiled[grammar] = matcher
-            while len(self._compiled) > self._max_compiled:
-                self._compiled.popitem(last=False)
+            self._forget_some()
+
+    def _forget_some(self) -> None:
+        """Those unused for longest, of those that nobody holds. Called with the lock."""
+        idle = [grammar for grammar in self._compiled if grammar not in self._held]
+        for grammar in idle[: max(0, len(idle) - self._max_compiled)]:
+            del self._compiled[grammar]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import selectors
+import signal
 import subprocess
 import sys
 import threading
@@ -14,8 +15,11 @@ import msgspec
 from pagefall.text.grammar_probe import Verdict, read_frame, write_frame
 from pagefall.text.matchers import VocabularyFacts
 
-DEADLINE_SECONDS: Final = 1.0
+CPU_SECONDS: Final = 1.0
 """For one grammar. Ordinary ones take milliseconds."""
+
+DEADLINE_SECONDS: Final = 5.0
+"""Until its verdict. Only where others keep the machine's cores busy is this less than the CPU time."""
 
 _START_SECONDS: Final = 60.0
 
@@ -27,28 +31,35 @@ class ProbeError(Exception):
 class GrammarProbe:
     """Not thread-safe: whoever calls `check` waits for it."""
 
-    def __init__(self, facts: VocabularyFacts, *, deadline_seconds: float = DEADLINE_SECONDS) -> None:
+    def __init__(
+        self,
+        facts: VocabularyFacts,
+        *,
+        cpu_seconds: float = CPU_SECONDS,
+        deadline_seconds: float = DEADLINE_SECONDS,
+    ) -> None:
         self._facts = facts
+        self._cpu_seconds = cpu_seconds
         self._deadline_seconds = deadline_seconds
         self._process: _Process | None = None
 
     def check(self, grammar: str) -> str | None:
         """Why the grammar cannot be used, None if it can be. Returns within the deadline, once the process runs.
 
-        Raises `ProbeError`.
+        Raises `ProbeError`, and `TimeoutError` at the deadline: that says nothing of the grammar.
         """
         process = self._ready()
         try:
             verdict = process.ask(grammar.encode(), self._deadline_seconds)
         except TimeoutError:
-            reason = f"it is too complex to be compiled within {self._deadline_seconds:g} s"
-        else:
-            if verdict is not None:
-                return verdict.reason
-            reason = "it is nested too deeply or grows too large when it is compiled"
-        self.close()
-        self._process = _Process(self._facts)  # nobody waits for it: it starts while this refusal is sent
-        return reason
+            self._restart()
+            raise
+        if verdict is not None:
+            return verdict.reason
+        self._restart()
+        if process.was_too_slow:
+            return f"it is too complex to be compiled within {self._cpu_seconds:g} s"
+        return "it is nested too deeply or grows too large when it is compiled"
 
     def close(self) -> None:
         """Ends the process. The next `check` starts a new one."""
@@ -56,10 +67,15 @@ class GrammarProbe:
         if process is not None:
             process.end()
 
+    def _restart(self) -> None:
+        """Nobody waits for the new process: it starts while the refusal is sent."""
+        self.close()
+        self._process = _Process(self._facts, self._cpu_seconds)
+
     def _ready(self) -> _Process:
         if self._process is None or not self._process.is_alive:
             self.close()
-            self._process = _Process(self._facts)
+            self._process = _Process(self._facts, self._cpu_seconds)
         try:
             self._process.wait_until_ready()
         except ProbeError:
@@ -71,9 +87,9 @@ class GrammarProbe:
 class _Process:
     """A started process. It gets the facts from a thread, as they are more than a pipe holds."""
 
-    def __init__(self, facts: VocabularyFacts) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "pagefall.text.grammar_probe"],
+    def __init__(self, facts: VocabularyFacts, cpu_seconds: float) -> None:
+        self._process = subprocess.Popen(  # noqa: S603 - our own module, and a number
+            [sys.executable, "-m", "pagefall.text.grammar_probe", str(cpu_seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -88,6 +104,11 @@ class _Process:
     @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
+
+    @property
+    def was_too_slow(self) -> bool:
+        """Whether it has ended because a grammar took all its CPU time."""
+        return self._process.returncode == -signal.SIGPROF
 
     def wait_until_ready(self) -> None:
         """Returns at once after the first time. Raises `ProbeError`."""

@@ -20,14 +20,17 @@ SIMPLE = grammar_text(Regex(pattern="[ab]+"))
 
 
 class FakeProbe:
-    """Refuses what has "bad" in it."""
+    """Refuses what has "bad" in it. Has no time where `is_busy`."""
 
     def __init__(self, facts: VocabularyFacts) -> None:
         self.checked: list[str] = []
+        self.is_busy = False
         self.closed = False
 
     def check(self, grammar: str) -> str | None:
         self.checked.append(grammar)
+        if self.is_busy:
+            raise TimeoutError
         return "it is bad" if "bad" in grammar else None
 
     def close(self) -> None:
@@ -41,8 +44,8 @@ def grammars_with_fake(**options: int) -> tuple[Grammars, FakeProbe]:
 
 @pytest.fixture(scope="module")
 def real_probe() -> Iterator[GrammarProbe]:
-    # What follows takes minutes or the stack: that a small part of a second was not enough says nothing of timing.
-    probe = GrammarProbe(FACTS, deadline_seconds=0.3)
+    # What follows takes minutes of CPU time, or the stack.
+    probe = GrammarProbe(FACTS, cpu_seconds=0.3, deadline_seconds=60)
     yield probe
     probe.close()
 
@@ -83,9 +86,18 @@ def test_what_explodes_is_refused(real_probe: GrammarProbe, name: str) -> None:
 
 def test_after_a_hostile_grammar_an_innocent_one_is_found_good(real_probe: GrammarProbe) -> None:
     assert real_probe.check(grammar_text(HOSTILE["a number that unrolls"])) is not None
-    real_probe._deadline_seconds = 60.0  # never too slow, on however busy a machine
     assert real_probe.check(SIMPLE) is None
-    real_probe._deadline_seconds = 0.3
+
+
+def test_only_the_time_that_a_grammar_takes_itself_counts_against_it(real_probe: GrammarProbe) -> None:
+    reason = real_probe.check(grammar_text(HOSTILE["ambiguity"]))
+    assert reason == "it is too complex to be compiled within 0.3 s"
+    hurried = GrammarProbe(FACTS, deadline_seconds=0.0)
+    with pytest.raises(TimeoutError):
+        hurried.check(grammar_text(HOSTILE["ambiguity"]))
+    hurried._deadline_seconds = 60
+    assert hurried.check(SIMPLE) is None
+    hurried.close()
 
 
 @pytest.mark.parametrize(
@@ -146,6 +158,32 @@ def test_a_refusal_names_the_field_and_is_remembered() -> None:
     with pytest.raises(RequestError):
         grammars.compile("bad", param="regex")
     assert probe.checked.count("bad") == 2
+
+
+def test_that_the_machine_was_too_busy_for_a_grammar_is_not_remembered() -> None:
+    grammars, probe = grammars_with_fake()
+    probe.is_busy = True
+    with pytest.raises(TimeoutError):
+        grammars.compile(SIMPLE, param="p")
+    probe.is_busy = False
+    grammars.compile(SIMPLE, param="p")
+    assert grammars.is_compiled(SIMPLE)
+
+
+def test_what_is_held_is_kept_beside_the_few_and_is_one_of_them_again_once_it_is_released() -> None:
+    grammars, _ = grammars_with_fake(max_compiled=1)
+    texts = [grammar_text(Regex(pattern=letter)) for letter in "abcd"]
+    for text in texts[:3]:
+        grammars.hold(text)
+        grammars.compile(text, param="p")
+    grammars.compile(texts[3], param="p")
+    assert all(grammars.is_compiled(text) for text in texts)
+    grammars.hold(texts[0])
+    for text in texts[:3]:
+        grammars.release(text)
+    assert [grammars.is_compiled(text) for text in texts] == [True, False, False, True]
+    grammars.release(texts[0])
+    assert [grammars.is_compiled(text) for text in texts] == [False, False, False, True]
 
 
 def test_few_are_kept_and_a_forgotten_one_is_compiled_again_when_it_is_needed() -> None:
