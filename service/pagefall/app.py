@@ -162,8 +162,12 @@ async def running_engine(
         )
     kv_log = KvEventLog(namespace=state.namespace, page_size=cache.page_size)
     with (
-        PromptEncoder(tokenizer, max_waiting=max_outstanding, end_token_ids=eos_token_ids) as encoder,
-        ConstraintCompiler(grammars, max_waiting=max_outstanding) as compiler,
+        PromptEncoder(
+            tokenizer,
+            max_waiting=max_outstanding,
+            end_token_ids=eos_token_ids if _remembers_answers(cache) else frozenset(),
+        ) as encoder,
+        ConstraintCompiler(grammars) as compiler,
     ):
         runner = ModelRunner(model, thread)
         decider = Scheduler(
@@ -207,6 +211,11 @@ async def running_engine(
             if controller is not None:
                 controller.close()
             engine.close()
+
+
+def _remembers_answers(cache: CacheConfig) -> bool:
+    """It changes the tokens of prompts, so that they are cached; where nothing is cached it is good for nothing."""
+    return not cache.disable_answer_memory and not cache.disable_radix_cache
 
 
 def _namespace_without_tiers(card: ModelCard, cache: CacheConfig) -> bytes:

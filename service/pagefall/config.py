@@ -44,6 +44,8 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     mem_fraction_static: float | None = None
     radix_eviction_policy: EvictionPolicyName = "lru"
     disable_radix_cache: bool = False
+    disable_answer_memory: bool = False
+    """Whether a chat's prompt has the tokenizer's own tokens even where it has an answer of this server in it."""
 
 
 class TierConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,13 +18,16 @@ from pagefall.insight.records import RequestRecord
 from pagefall.messages import TokenIds
 from pagefall.text.answer_memory import AnswerMemory, EncodedPrompt, PromptKey
 from pagefall.text.prefix_lengths import pinned_prefixes
-from pagefall.text.requests import ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokenPrompt
+from pagefall.text.requests import ChatMessage, ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokenPrompt
 from pagefall.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 
 _LARGE: Final = 1000
 """More characters or ids than this may take over a millisecond."""
+
+_SIZE_OF_TURN: Final = 20
+"""Characters that a message, and a call in one, counts as beside its own: the template's, and what running it takes."""
 
 _NUM_THREADS: Final = 2
 """Encoding leaves the interpreter free, but competes with the model for cores."""
@@ -47,7 +50,7 @@ class PromptEncoder:
     """Encodes small prompts at once and large ones on a few threads of its own. Used as a context manager."""
 
     def __init__(self, tokenizer: Tokenizer, *, max_waiting: int, end_token_ids: Set[int] = frozenset()) -> None:
-        """`end_token_ids` are those that end an answer."""
+        """`end_token_ids` are those that end an answer. Without any, no answer is remembered."""
         self._tokenizer = tokenizer
         self._answers = AnswerMemory(tokenizer, end_token_ids)
         self._max_waiting = max_waiting
@@ -107,8 +110,18 @@ class PromptEncoder:
         return await self._perform(work, size=_size(request.prompt))
 
     def remember(self, key: PromptKey, token_ids: Sequence[int]) -> None:
-        """The whole answer to the prompt of `key`, without the token that ended it. Returns before it is remembered."""
-        self._threads.submit(self._answers.remember, key, np.array(token_ids, dtype=np.uint32))
+        """The whole answer to the prompt of `key`, without the token that ended it. Unless it is long, the very next
+        prompt may have it already.
+        """
+        remember = partial(self._answers.remember, key, np.array(token_ids, dtype=np.uint32))
+        if len(token_ids) <= _LARGE:
+            remember()
+        else:
+            self._threads.submit(remember)
+
+    def forget_answers(self) -> None:
+        """From now on every prompt has the tokens that the tokenizer makes of it, until there are new answers."""
+        self._answers.clear()
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         """The text of the ids, special tokens included. Raises `RequestError` like `encode`."""
@@ -172,10 +185,13 @@ def _size(prompt: Prompt) -> int:
         case TextPrompt():
             return len(prompt.text)
         case ChatPrompt():
-            num_characters = sum(
-                len(message.content) + sum(len(call.arguments) for call in message.tool_calls)
-                for message in prompt.messages
-            )
-            return _LARGE + 1 if prompt.tools else num_characters  # tools are seldom small
+            return _LARGE + 1 if prompt.tools else sum(map(_message_size, prompt.messages))  # tools are seldom small
         case _:
             assert_never(prompt)
+
+
+def _message_size(message: ChatMessage) -> int:
+    """As `_SIZE_OF_TURN` says, even an empty one takes the template's time and the tokenizer's."""
+    texts = (message.content, message.name, message.reasoning_content, message.tool_call_id)
+    calls = sum(_SIZE_OF_TURN + len(call.name) + len(call.arguments) for call in message.tool_calls)
+    return _SIZE_OF_TURN + sum(len(text) for text in texts if text) + calls

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Literal, TypeVar, assert_never
 
-from pagefall.actors.answer import Answer
+from pagefall.actors.answer import Answer, prompt_tail
 from pagefall.actors.base import Actor
 from pagefall.actors.compiling import ConstraintCompiler
 from pagefall.actors.encoding import PromptEncoder
@@ -53,6 +53,7 @@ from pagefall.messages import (
     ToScheduler,
 )
 from pagefall.text.answer_memory import EncodedPrompt, PromptKey
+from pagefall.text.replies.formats import constraint_behind
 from pagefall.text.requests import ChatPrompt, GenerateRequest, ModelCard, Prompt, resolve_max_tokens
 from pagefall.text.tokenizer import Tokenizer
 
@@ -76,6 +77,7 @@ class _Outstanding:
     def __init__(self, submit: Submit, generation: TextGeneration, key: PromptKey | None) -> None:
         """`key`: what the answer is to be remembered by."""
         self.key = key
+        self.sampling = submit.sampling
         self.num_tokens = len(submit.token_ids) + submit.stop.max_tokens
         self.generation = generation
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -153,13 +155,19 @@ class TokenizerActor(Actor[FromScheduler]):
         try:
             prompt = await self._encoder.encode_with_history(request.prompt, request.cache_salt)
             pins = await self._encoder.pinned(request, prompt.token_ids)
-            sampling = await self._compiler.constrain(request.sampling, request.constraint)
+            tail = prompt_tail(self._tokenizer, prompt.token_ids)
+            constraint = constraint_behind(tail, request.constraint, self._model.replies)
+            sampling = await self._compiler.constrain(request.sampling, constraint)
         except RequestError:
             self._traffic.refuse("bad_prompt")
             raise
         finally:
             self._num_encoding -= 1
-        outstanding = self._submit(request, prompt, sampling, pins, began_at=began_at)
+        try:
+            outstanding = self._submit(request, prompt, sampling, pins, began_at=began_at)
+        except RequestError:
+            self._compiler.release(sampling)
+            raise
         try:
             await outstanding.accepted
         except asyncio.CancelledError:
@@ -175,6 +183,8 @@ class TokenizerActor(Actor[FromScheduler]):
 
     async def flush_cache(self, tiers: Set[Tier] = frozenset({"device", "host"})) -> CacheFlushed:
         wanted = frozenset(tiers)
+        if "device" in wanted:
+            self._encoder.forget_answers()  # they shape prompts, and whoever flushes wants these as if they were new
         return await self._flushes.ask(lambda number: self._send(FlushCache(flush_id=number, tiers=wanted)))
 
     async def describe_cache(self, *, max_branches: int) -> CacheDescribed:
@@ -362,6 +372,7 @@ class TokenizerActor(Actor[FromScheduler]):
 
     def _forget(self, request_id: RequestId) -> _Outstanding:
         outstanding = self._outstanding.pop(request_id)
+        self._compiler.release(outstanding.sampling)
         if not self._outstanding:
             self._all_ended.set()
         return outstanding

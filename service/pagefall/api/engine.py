@@ -54,8 +54,8 @@ class Engine(Protocol):
         """The text of the ids, special tokens included."""
 
     async def flush_cache(self, tiers: Set[Tier] = frozenset({"device", "host"})) -> CacheFlushed:
-        """Drops the cached pages of these tiers that no running request holds. Raises `RequestError` (503) when too
-        many flushes are under way.
+        """Drops the cached pages of these tiers that no running request holds; with those of the device, the tokens of
+        past answers. Raises `RequestError` (503) when too many flushes are under way.
         """
 
     async def attach_storage(self, backend: str, extra_config: Mapping[str, Any]) -> None:

@@ -52,6 +52,10 @@ SERVE_FLAGS = FlagTable(
                 ),
                 Flag("radix-eviction-policy", "which cached pages go first when the pool is full"),
                 Flag("disable-radix-cache", "compute every prompt anew"),
+                Flag(
+                    "disable-answer-memory",
+                    "let answers that come back in a chat have the tokenizer's tokens, not those that were sampled",
+                ),
             ),
         ),
         Group(

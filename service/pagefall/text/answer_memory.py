@@ -21,22 +21,30 @@ from pagefall.messages import TokenIds
 from pagefall.text.tokenizer import Tokenizer
 
 _MAX_TOKENS: Final = 2_000_000
-"""Of all answers remembered: 8 MB."""
+"""Of all answers remembered: 8 MB, and as much again for their text."""
 
 _TOKEN_COST: Final = 32
 """Tokens that any answer counts as beside its own, since it takes memory too."""
 
 
 class PromptKey:
-    """A prompt's text, as what an answer to it is remembered by."""
+    """A prompt's text, as what an answer to it is remembered by. Never changes: several answers may share it."""
 
-    def __init__(self, salt: str) -> None:
-        """`salt` keeps tenants apart, as it does their pages."""
-        self._hash = hashlib.blake2b(digest_size=20, person=b"pagefall answer")
-        self._hash.update(salt.encode("utf-8", "surrogatepass") + b"\0")
+    def __init__(self, text_hash: hashlib.blake2b) -> None:
+        """`text_hash` is the key's own from now on."""
+        self._hash = text_hash
 
-    def extend(self, text: str) -> None:
-        self._hash.update(text.encode("utf-8", "surrogatepass"))
+    @classmethod
+    def of_nothing(cls, salt: str, epoch: int) -> PromptKey:
+        """`salt` keeps tenants apart, as it does their pages; `epoch` what is on either side of a `clear`."""
+        empty = hashlib.blake2b(digest_size=20, person=b"pagefall answer", salt=epoch.to_bytes(16, "little"))
+        return cls(empty).followed_by(salt + "\0")
+
+    def followed_by(self, text: str) -> PromptKey:
+        """The key of this prompt's text and `text` behind it."""
+        extended = self._hash.copy()
+        extended.update(text.encode("utf-8", "surrogatepass"))
+        return PromptKey(extended)
 
     def digest(self) -> bytes:
         return self._hash.digest()
@@ -47,6 +55,11 @@ class EncodedPrompt(NamedTuple):
 
     token_ids: TokenIds
     key: PromptKey | None
+
+
+class _Answer(NamedTuple):
+    text: str
+    token_ids: TokenIds
 
 
 class AnswerMemory:
@@ -62,52 +75,59 @@ class AnswerMemory:
         self._max_tokens = max_tokens
         self._lock = Lock()
         self._num_tokens = 0
-        self._answers: OrderedDict[bytes, tuple[int, TokenIds]] = OrderedDict()
+        self._answers: OrderedDict[bytes, _Answer] = OrderedDict()
+        self._epoch = 0
 
     def encode(self, text: str, salt: str = "") -> EncodedPrompt:
         """The tokens of a rendered prompt: those of each answer in it as they were sampled, if that is remembered."""
         if self._end is None:
             return EncodedPrompt(self._tokenizer.encode(text, add_special_tokens=False), None)
-        key = PromptKey(salt)
+        key = PromptKey.of_nothing(salt, self._epoch)
         pieces: list[TokenIds] = []
         read = written = 0
         for match in self._end.finditer(text):
-            key.extend(text[read : match.start()])
+            key = key.followed_by(text[read : match.start()])
             read = match.start()
-            num_characters, token_ids = self._recall(key.digest())
-            if token_ids is not None and written <= read - num_characters:
-                pieces.append(self._encode(text[written : read - num_characters]))
-                pieces.append(token_ids)
+            answer = self._recall(key.digest())
+            if answer is not None and text.endswith(answer.text, written, read):
+                pieces.append(self._encode(text[written : read - len(answer.text)]))
+                pieces.append(answer.token_ids)
                 written = read
-        key.extend(text[read:])
+        key = key.followed_by(text[read:])
         pieces.append(self._encode(text[written:]))
         return EncodedPrompt(np.concatenate(pieces) if len(pieces) > 1 else pieces[0], key)
 
     def remember(self, key: PromptKey, token_ids: TokenIds) -> None:
-        """The answer to the prompt of `key`, without the token that ended it. Changes the key."""
+        """The answer to the prompt of `key`, without the token that ended it."""
         text = self._tokenizer.decode(token_ids, skip_special_tokens=False)
         size = len(token_ids) + _TOKEN_COST
         if not text or size > self._max_tokens or not self._is_text_of(text, token_ids):
             return
-        key.extend(text)
-        digest = key.digest()
+        digest = key.followed_by(text).digest()
         with self._lock:
             self._forget(digest)
-            self._answers[digest] = (len(text), token_ids)
+            self._answers[digest] = _Answer(text, token_ids)
             self._num_tokens += size
             while self._num_tokens > self._max_tokens:
                 self._forget(next(iter(self._answers)))
 
-    def _recall(self, digest: bytes) -> tuple[int, TokenIds | None]:
+    def clear(self) -> None:
+        """Forgets all answers, and those to come of prompts that were encoded before."""
+        with self._lock:
+            self._epoch += 1
+            self._answers.clear()
+            self._num_tokens = 0
+
+    def _recall(self, digest: bytes) -> _Answer | None:
         with self._lock:
             if digest not in self._answers:
-                return 0, None
+                return None
             self._answers.move_to_end(digest)
             return self._answers[digest]
 
     def _forget(self, digest: bytes) -> None:
         if (known := self._answers.pop(digest, None)) is not None:
-            self._num_tokens -= len(known[1]) + _TOKEN_COST
+            self._num_tokens -= len(known.token_ids) + _TOKEN_COST
 
     def _encode(self, text: str) -> TokenIds:
         return self._tokenizer.encode(text, add_special_tokens=False)

@@ -10,8 +10,9 @@ from pagefall.actors.encoding import PromptEncoder
 from pagefall.errors import RequestError
 from pagefall.insight.records import RequestRecord
 from pagefall.messages import Divergence, PrefixReport, RequestId, TokenIds
-from pagefall.text.requests import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
-from pagefall.text.tokenizer import Tokenizer
+from pagefall.model.embedded import ensure_embedded
+from pagefall.text.requests import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt, ToolCall
+from pagefall.text.tokenizer import Tokenizer, load_tokenizer
 
 pytestmark = pytest.mark.anyio
 
@@ -69,12 +70,52 @@ async def test_a_long_prompt_that_several_requests_share_is_encoded_once(
         assert len(watched.threads) == 2 + num_gone
 
 
+async def test_every_choice_of_a_long_chat_comes_back_with_the_tokens_it_was_sampled_in() -> None:
+    embedded = load_tokenizer(ensure_embedded())
+    ask = ChatMessage("user", "Hello! " * 300)
+    sampled = [
+        [int(embedded.encode(letter, add_special_tokens=False)[0]) for letter in text] for text in ("hello", "there")
+    ]
+    with PromptEncoder(embedded, max_waiting=4, end_token_ids=embedded.eos_token_ids) as encoder:
+        prompt = ChatPrompt(messages=(ask,))
+        choices = await asyncio.gather(*(encoder.encode_with_history(prompt, "") for _ in sampled))
+        for choice, answer in zip(choices, sampled, strict=True):
+            assert choice.key is not None
+            encoder.remember(choice.key, answer)
+        for choice, answer in zip(choices, sampled, strict=True):
+            messages = (ask, ChatMessage("assistant", embedded.decode(answer)), ChatMessage("user", "Go on"))
+            following = (await encoder.encode_with_history(ChatPrompt(messages=messages), "")).token_ids.tolist()
+            expected = [*choice.token_ids.tolist(), *answer]
+            assert following[: len(expected)] == expected
+
+
 async def test_long_texts_are_encoded_and_decoded_off_the_loops_thread(watched: WatchedTokenizer) -> None:
     with PromptEncoder(watched, max_waiting=1) as encoder:
         assert len(await encoder.encode(TextPrompt("x" * 5000))) == 5000
         assert len(await encoder.decode([120] * 5000)) == 5000
         assert threading.current_thread() not in watched.threads
         await encoder.encode(TextPrompt("short"))
+        assert threading.current_thread() in watched.threads
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        (ChatMessage("user", ""),) * 100,
+        (ChatMessage("assistant", "", reasoning_content="x" * 2000),),
+        (ChatMessage("user", "", name="x" * 2000),),
+        (ChatMessage("assistant", "", tool_calls=(ToolCall(call_id="", name="", arguments=""),) * 100),),
+        (ChatMessage("assistant", "", tool_calls=(ToolCall(call_id="", name="x" * 2000, arguments=""),)),),
+    ],
+    ids=["many messages", "a long thought", "a long name", "many calls", "a long name of a call"],
+)
+async def test_a_chat_without_much_content_may_be_long_too(
+    watched: WatchedTokenizer, messages: tuple[ChatMessage, ...]
+) -> None:
+    with PromptEncoder(watched, max_waiting=1) as encoder:
+        await encoder.encode(ChatPrompt(messages=messages))
+        assert threading.current_thread() not in watched.threads
+        await encoder.encode(ChatPrompt(messages=(ChatMessage("user", "short"),)))
         assert threading.current_thread() in watched.threads
 
 

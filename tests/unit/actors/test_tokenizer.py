@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from tests.byte_tokenizer import EOS
+from tests.unit.actors.test_compiling import FakeGrammars
 
-from pagefall.actors.compiling import ConstraintCompiler
+from pagefall.actors.compiling import ConstraintCompiler, GrammarCompiler
 from pagefall.actors.encoding import PromptEncoder
 from pagefall.actors.generation import TextGeneration
 from pagefall.actors.kv_log import KvEventLog
@@ -35,8 +36,11 @@ from pagefall.messages import (
     StepOutput,
     StorageChanged,
     Submit,
+    Tier,
     ToScheduler,
 )
+from pagefall.text.constraints import Regex
+from pagefall.text.grammar import grammar_text
 from pagefall.text.requests import ChatMessage, ChatPrompt, GenerateRequest, ModelCard, TextDelta, TextPrompt
 from pagefall.text.tokenizer import Tokenizer
 
@@ -50,7 +54,14 @@ STATS = SchedulerStats(
 class World:
     """The tokenizer with the test in the scheduler's place."""
 
-    def __init__(self, tokenizer: Tokenizer, encoder: PromptEncoder, *, max_outstanding: int) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        encoder: PromptEncoder,
+        *,
+        max_outstanding: int,
+        grammars: GrammarCompiler | None = None,
+    ) -> None:
         self.at_scheduler = Mailbox[ToScheduler](scheduler_mailbox_capacity(max_outstanding))
         self.to_tokenizer = Mailbox[FromScheduler](100)
         self.engine = TokenizerActor(
@@ -58,7 +69,7 @@ class World:
             self.at_scheduler.address,
             tokenizer,
             encoder,
-            ConstraintCompiler(None, max_waiting=4),
+            ConstraintCompiler(grammars, max_waiting=4),
             model=ModelCard(id="m", context_length=100, vocab_size=300, created=0),
             eos_token_ids=frozenset([EOS]),
             max_outstanding=max_outstanding,
@@ -96,9 +107,11 @@ async def world(tokenizer: Tokenizer) -> AsyncIterator[World]:
 
 
 @asynccontextmanager
-async def running(tokenizer: Tokenizer, *, max_outstanding: int = 4) -> AsyncIterator[World]:
+async def running(
+    tokenizer: Tokenizer, *, max_outstanding: int = 4, grammars: GrammarCompiler | None = None
+) -> AsyncIterator[World]:
     with PromptEncoder(tokenizer, max_waiting=4) as encoder:
-        world = World(tokenizer, encoder, max_outstanding=max_outstanding)
+        world = World(tokenizer, encoder, max_outstanding=max_outstanding, grammars=grammars)
         task = asyncio.create_task(world.engine.run())
         try:
             yield world
@@ -288,6 +301,37 @@ async def test_flushing_waits_for_the_schedulers_count(world: World) -> None:
     flushed = CacheFlushed(flush_id=flush.flush_id, num_pages={"host": 5, "storage": 0}, storage_error="gone")
     await world.say(flushed)
     assert await flushing == flushed
+
+
+@pytest.mark.parametrize(("tier", "forgets"), [("device", True), ("host", False)])
+async def test_flushing_the_device_forgets_the_answers_too(
+    world: World, monkeypatch: pytest.MonkeyPatch, tier: Tier, forgets: bool
+) -> None:
+    forgotten: list[bool] = []
+    monkeypatch.setattr(world.engine._encoder, "forget_answers", lambda: forgotten.append(True))
+    flushing = asyncio.create_task(world.engine.flush_cache({tier}))
+    [flush] = await world.received()
+    assert isinstance(flush, FlushCache)
+    await world.say(CacheFlushed(flush_id=flush.flush_id, num_pages={}))
+    await flushing
+    assert forgotten == [True] * forgets
+
+
+async def test_a_requests_grammar_is_held_until_the_scheduler_has_ended_it(tokenizer: Tokenizer) -> None:
+    grammars = FakeGrammars()
+    async with running(tokenizer, grammars=grammars) as world:
+        held = grammar_text(Regex(pattern="a"))
+        for name in ("one", "two"):
+            await world.accepted(name, constraint=Regex(pattern="a"))
+        with pytest.raises(RequestError, match="maximum context length"):
+            await world.engine.generate(request("three", "x" * 200, constraint=Regex(pattern="a")))
+        assert grammars.held == {held: 2}
+        await world.say_tokens("one", b"a", finish_reason="stop")
+        assert grammars.held == {held: 1}
+        world.engine.abort_all()
+        assert grammars.held == {held: 1}
+        await world.say_tokens("two", finish_reason="abort")
+        assert grammars.held == {held: 0}
 
 
 async def test_too_many_flushes_at_once_are_refused(world: World) -> None:

@@ -64,6 +64,7 @@ def test_every_flag_reaches_its_field() -> None:
         ),
     )
     assert parse("--disable-radix-cache").cache.disable_radix_cache
+    assert parse("--disable-answer-memory").cache.disable_answer_memory
     assert parse("--mem-fraction-static=0.85").cache.mem_fraction_static == 0.85
 
 

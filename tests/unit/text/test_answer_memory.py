@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefall.messages import TokenIds
-from pagefall.text.answer_memory import AnswerMemory
+from pagefall.text.answer_memory import AnswerMemory, PromptKey
 from pagefall.text.requests import ChatMessage
 from pagefall.text.tokenizer import Tokenizer
 
@@ -123,3 +123,40 @@ def test_where_text_is_not_the_sum_of_its_tokens_nothing_is_remembered(byte_fall
     encoded = memory.encode("<user>the</s>")
     assert encoded.key is None
     assert encoded.token_ids.tolist() == byte_fallback.encode("<user>the</s>", add_special_tokens=False).tolist()
+
+
+def test_the_answers_to_one_prompt_are_all_remembered(embedded: Tokenizer) -> None:
+    memory = memory_of(embedded)
+    encoded = memory.encode(after(embedded, ASK))
+    assert encoded.key is not None
+    texts = ["Hello there, friend.", "Something else."]
+    for text in texts:
+        memory.remember(encoded.key, spelled(embedded, text))
+    for text in texts:
+        following = memory.encode(after(embedded, ASK, ChatMessage("assistant", text), NEXT)).token_ids
+        assert begins(following, np.concatenate([encoded.token_ids, spelled(embedded, text)]))
+
+
+def test_tokens_never_stand_for_another_text_than_theirs(embedded: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PromptKey, "digest", lambda _: b"every text is taken for every other")
+    memory = memory_of(embedded)
+    chat(embedded, memory, ["Hello there, friend."])
+    rendered = after(embedded, ASK, ChatMessage("assistant", "Goodbye."), NEXT)
+    assert embedded.decode(memory.encode(rendered).token_ids, skip_special_tokens=False) == rendered
+
+
+def test_what_is_cleared_is_forgotten_and_so_is_the_answer_that_was_under_way(embedded: Tokenizer) -> None:
+    memory = memory_of(embedded)
+    chat(embedded, memory, ["Hello there, friend."])
+    under_way = memory.encode(after(embedded, NEXT))
+    assert under_way.key is not None
+    memory.clear()
+    memory.remember(under_way.key, spelled(embedded, "Hello there, friend."))
+    for ask in (ASK, NEXT):
+        rendered = after(embedded, ask, ChatMessage("assistant", "Hello there, friend."), NEXT)
+        anew = embedded.encode(rendered, add_special_tokens=False)
+        assert memory.encode(rendered).token_ids.tolist() == anew.tolist()
+    chat(embedded, memory, ["Hello there, friend."])
+    rendered = after(embedded, ASK, ChatMessage("assistant", "Hello there, friend."), NEXT)
+    anew = embedded.encode(rendered, add_special_tokens=False)
+    assert memory.encode(rendered).token_ids.tolist() != anew.tolist()
