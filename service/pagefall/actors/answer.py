@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Set
 from typing import Final
 
@@ -16,6 +17,14 @@ from pagefall.text.tokenizer import Tokenizer
 
 _NUM_TAIL_TOKENS: Final = 32
 """Of the prompt's end: enough to see a thought that the template has opened."""
+
+_MAX_ECHOED: Final = 32
+"""Log-probabilities of the prompt in a delta. With 20 candidates each they take 3 ms, on the loop."""
+
+
+def prompt_tail(tokenizer: Tokenizer, prompt_token_ids: TokenIds) -> str:
+    """See `TextDelta.prompt_tail`."""
+    return tokenizer.decode(prompt_token_ids[-_NUM_TAIL_TOKENS:], skip_special_tokens=False)
 
 
 class Answer:
@@ -44,14 +53,17 @@ class Answer:
         self._detokenizer = IncrementalDetokenizer(tokenizer, prompt_token_ids, kept_special_token_ids)
         self._stop = StopMatcher(stop)
         self._num_prompt_tokens = len(prompt_token_ids)
-        self._prompt_tail = tokenizer.decode(prompt_token_ids[-_NUM_TAIL_TOKENS:], skip_special_tokens=False)
+        self._prompt_tail = prompt_tail(tokenizer, prompt_token_ids)
         self._num_pinned_tokens = num_pinned_tokens
         self._num_tokens = 0
         self._usage: Usage | None = None
         self._prefix: PrefixReport | None = None
         self._echoes_logprobs = echoes_logprobs
         self._first_token_id = int(prompt_token_ids[0])
-        self._text: list[str] = [] if echoed is None else [echoed]
+        self._echo = echoed or ""
+        self._echo_logprobs: list[TextLogprob] = []
+        self._unread_echo: deque[TokenLogprob] = deque()
+        self._text: list[str] = []
         self._token_ids: list[int] = []
         self._logprobs: list[TextLogprob] = []
 
@@ -59,6 +71,11 @@ class Answer:
     def is_cut(self) -> bool:
         """Whether it was ended before the model's own end of it."""
         return self.finish_reason == "abort" or self._stop.matched is not None
+
+    @property
+    def is_echoing(self) -> bool:
+        """Whether the next delta has log-probabilities of the prompt, so that it takes its time to make."""
+        return bool(self._unread_echo)
 
     def push(self, output: RequestOutput) -> None:
         """Adds what one step brought. After `finish_reason` is set nothing is added any more.
@@ -69,7 +86,7 @@ class Answer:
             return
         self._prefix = output.prefix or self._prefix
         if self._echoes_logprobs and output.prefix is not None:
-            self._echo_logprobs(output.prompt_logprobs)
+            self._push_echo(output.prompt_logprobs)
         ends_in_stop_token = output.finish_reason == "stop" and len(output.token_ids) > 0
         self._show(output, len(output.token_ids) - ends_in_stop_token)
         self._num_tokens += ends_in_stop_token and self._stop.matched is None
@@ -86,13 +103,16 @@ class Answer:
             )
 
     def take(self) -> TextDelta | None:
-        """What came since the last call, None if nothing did."""
+        """What came since the last call, None if nothing did. The log-probabilities of a prompt come in pieces."""
         if not self._token_ids and self._usage is None:
             return None
+        self._read_echo()
+        if self._unread_echo:
+            return self._take_echo()
         delta = TextDelta(
-            text="".join(self._text),
+            text=self._echo + "".join(self._text),
             token_ids=tuple(self._token_ids),
-            logprobs=tuple(self._logprobs),
+            logprobs=(*self._echo_logprobs, *self._logprobs),
             finish_reason=self.finish_reason,
             usage=self._usage,
             prefix=self._prefix,
@@ -100,17 +120,38 @@ class Answer:
             num_pinned_tokens=self._num_pinned_tokens,
             stop_string=self._stop.matched,
         )
-        self._prompt_tail, self._num_pinned_tokens = "", 0
-        self._text, self._token_ids, self._logprobs, self._usage, self._prefix = [], [], [], None, None
+        self._told_of_prompt()
+        self._text, self._token_ids, self._logprobs, self._usage = [], [], [], None
         return delta
 
-    def _echo_logprobs(self, logprobs: tuple[TokenLogprob, ...]) -> None:
+    def _take_echo(self) -> TextDelta:
+        """A delta without anything of the answer."""
+        delta = TextDelta(
+            text=self._echo,
+            token_ids=(),
+            logprobs=tuple(self._echo_logprobs),
+            prefix=self._prefix,
+            prompt_tail=self._prompt_tail,
+            num_pinned_tokens=self._num_pinned_tokens,
+        )
+        self._told_of_prompt()
+        return delta
+
+    def _told_of_prompt(self) -> None:
+        self._echo, self._echo_logprobs, self._prefix = "", [], None
+        self._prompt_tail, self._num_pinned_tokens = "", 0
+
+    def _read_echo(self) -> None:
+        while self._unread_echo and len(self._echo_logprobs) < _MAX_ECHOED:
+            self._echo_logprobs.append(text_logprob(self._tokenizer, self._unread_echo.popleft()))
+
+    def _push_echo(self, logprobs: tuple[TokenLogprob, ...]) -> None:
         """Of all the prompt; of none of it if the request has ended before that was computed."""
         if len(logprobs) < self._num_prompt_tokens - 1:
             return
         first = text_logprob(self._tokenizer, TokenLogprob(self._first_token_id, 0.0))
-        self._logprobs.append(msgspec.structs.replace(first, is_first=True))
-        self._logprobs.extend(text_logprob(self._tokenizer, logprob) for logprob in logprobs)
+        self._echo_logprobs.append(msgspec.structs.replace(first, is_first=True))
+        self._unread_echo.extend(logprobs)
 
     def _show(self, output: RequestOutput, num_tokens: int) -> None:
         """Adds the first `num_tokens` of the output, or those up to the one that completes a stop string."""

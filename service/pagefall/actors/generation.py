@@ -44,6 +44,8 @@ class TextGeneration:
 
     async def __anext__(self) -> TextDelta:
         while not self._closed:
+            if self._answer.is_echoing:
+                await asyncio.sleep(0)  # others get their turn between the pieces
             if (delta := self._answer.take()) is not None:
                 return delta
             if self.is_complete:

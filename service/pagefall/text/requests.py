@@ -145,7 +145,8 @@ class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
 
     `text` may lag behind `token_ids` (incomplete characters and possible stop strings are held back) and catches up
     at the latest in the delta that carries `finish_reason`, which is the last one and the only one with `usage`.
-    `logprobs` has one entry a token where the request asked for them, else it is empty.
+    `logprobs` has one entry a token where the request asked for them, else it is empty. Those of an echoed prompt come
+    before them, if they are many in several deltas without tokens; the prompt's text is in the first of these.
     """
 
     text: str

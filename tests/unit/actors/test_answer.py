@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
+import pytest
 from tests.byte_tokenizer import EOS
 
 from pagefall.actors.answer import Answer
-from pagefall.messages import FinishReason, RequestId, RequestOutput, TokenLogprob
+from pagefall.actors.generation import TextGeneration
+from pagefall.messages import FinishReason, PrefixReport, RequestId, RequestOutput, TokenLogprob
 from pagefall.text.requests import TextDelta, Usage
 from pagefall.text.tokenizer import Tokenizer
+
+NUM_SCORED = 1000
 
 PROMPT = np.array([1, 2, 3], dtype=np.uint32)
 TAIL = "\x01\x02\x03"
@@ -140,3 +146,66 @@ def test_special_tokens_that_are_kept_are_spelled_out(tokenizer: Tokenizer) -> N
     delta = answer.take()
     assert delta is not None
     assert (delta.text, delta.token_ids) == ("a</s>b", (97, EOS, 98))
+
+
+def scored(tokenizer: Tokenizer) -> Answer:
+    """Of a long prompt that is echoed with its log-probabilities; the answer is complete."""
+    prompt = np.full(NUM_SCORED, ord("a"), dtype=np.uint32)
+    answer = Answer(tokenizer, prompt, (), echoed="a" * NUM_SCORED, echoes_logprobs=True, num_pinned_tokens=5)
+    candidates = tuple((token_id, -1.0) for token_id in range(97, 117))
+    answer.push(
+        RequestOutput(
+            request_id=RequestId("a"),
+            token_ids=tuple(b"hi"),
+            logprobs=tuple(TokenLogprob(token_id, -0.5) for token_id in b"hi"),
+            finish_reason="length",
+            prefix=PrefixReport(
+                page_size=16,
+                num_prompt_tokens=NUM_SCORED,
+                num_tokens_by_source={"computed": NUM_SCORED},
+                num_known_tokens=0,
+                misses=(),
+                divergence=None,
+            ),
+            prompt_logprobs=tuple(TokenLogprob(ord("a"), -0.25, candidates) for _ in range(NUM_SCORED - 1)),
+        )
+    )
+    return answer
+
+
+def test_the_logprobs_of_a_long_prompt_come_in_small_pieces_before_the_answers(tokenizer: Tokenizer) -> None:
+    answer = scored(tokenizer)
+    deltas = []
+    while (delta := answer.take()) is not None:
+        deltas.append(delta)
+    assert max(len(delta.logprobs) for delta in deltas) <= 40
+    logprobs = [logprob for delta in deltas for logprob in delta.logprobs]
+    assert [logprob.is_first for logprob in logprobs] == [True] + [False] * (NUM_SCORED + 1)
+    assert "".join(logprob.chosen.text for logprob in logprobs) == "a" * NUM_SCORED + "hi"
+    assert "".join(delta.text for delta in deltas) == "a" * NUM_SCORED + "hi"
+    for facts in (
+        [delta for delta in deltas if delta.prefix is not None],
+        [delta for delta in deltas if delta.prompt_tail],
+        [delta for delta in deltas if delta.num_pinned_tokens == 5],
+    ):
+        assert facts == deltas[:1]
+    assert [delta for delta in deltas if delta.usage is not None] == deltas[-1:]
+    assert [delta for delta in deltas if delta.token_ids] == deltas[-1:]
+
+
+@pytest.mark.anyio
+async def test_others_get_their_turn_between_the_pieces_of_a_long_prompts_logprobs(tokenizer: Tokenizer) -> None:
+    generation = TextGeneration(scored(tokenizer), lambda: None)
+    num_turns = 0
+
+    async def take_turns() -> None:
+        nonlocal num_turns
+        while True:
+            num_turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(take_turns())
+    deltas = [delta async for delta in generation]
+    other.cancel()
+    assert len(deltas) > 20
+    assert num_turns >= len(deltas) - 1
