@@ -28,6 +28,7 @@ from pagefall.api.openapi import OpenApi
 from pagefall.api.operations import Operations
 from pagefall.api.responses import CreateResponse, KeptResponses
 from pagefall.api.responses_store import ResponseStore
+from pagefall.api.same_origin import same_origin
 from pagefall.api.storage import Storage
 from pagefall.api.tokens import Tokens
 from pagefall.api.tree import Tree
@@ -70,6 +71,7 @@ def create_app(
     middleware = [Middleware(AccessMiddleware)]
     if config.cors_origins is not None:
         middleware.append(cors(config.cors_origins))
+    middleware.append(same_origin(config.cors_origins))
     if config.api_key is not None or config.admin_api_key is not None:
         middleware.append(Middleware(ApiKeyMiddleware, api_key=config.api_key, admin_api_key=config.admin_api_key))
     middleware.append(Middleware(KeepaliveMiddleware, seconds=config.stream_keepalive_seconds))

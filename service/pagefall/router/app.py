@@ -20,6 +20,7 @@ from pagefall.api.auth import ApiKeyMiddleware
 from pagefall.api.cors import cors
 from pagefall.api.errors import on_http_exception, on_request_error
 from pagefall.api.json_response import json_response
+from pagefall.api.same_origin import same_origin
 from pagefall.errors import ConfigError, RequestError
 from pagefall.router.attempts import Attempts
 from pagefall.router.config import RouterConfig
@@ -138,6 +139,7 @@ class Router:
         middleware = [Middleware(AccessMiddleware)]
         if http.cors_origins is not None:
             middleware.append(cors(http.cors_origins))
+        middleware.append(same_origin(http.cors_origins))
         if http.api_key is not None or http.admin_api_key is not None:
             middleware.append(Middleware(ApiKeyMiddleware, api_key=http.api_key, admin_api_key=http.admin_api_key))
         app = Starlette(

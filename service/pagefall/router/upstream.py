@@ -42,7 +42,10 @@ _HOP_BY_HOP: Final = frozenset(
 )
 """RFC 9110, 7.6.1: they are about one connection."""
 
-_NOT_FORWARDED: Final = _HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
+_OF_BROWSERS: Final = frozenset({b"origin", b"sec-fetch-site"})
+"""Where a page comes from is the router's to judge: a worker would compare it with its own host."""
+
+_NOT_FORWARDED: Final = _HOP_BY_HOP | _OF_BROWSERS | {b"host", b"content-length", b"expect", b"x-request-id"}
 _NOT_RETURNED: Final = _HOP_BY_HOP | {b"date", b"server", b"x-request-id", b"x-pagefall-worker"}
 """Our own server writes the first two, and the others are set once for every answer."""
 
@@ -161,7 +164,7 @@ class Upstreams:
 
 
 def forwarded_headers(headers: Headers, request_id: str) -> RawHeaders:
-    """The client's, but for those that are about its connection."""
+    """The client's, but for those that are about its connection, or about the page that a browser shows."""
     dropped = _NOT_FORWARDED | _named_by_connection(headers.raw)
     kept = [(name, value) for name, value in headers.raw if name not in dropped]
     return [*kept, (b"x-request-id", request_id.encode("latin-1"))]

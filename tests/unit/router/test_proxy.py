@@ -190,3 +190,27 @@ async def test_browsers_are_told_which_pages_may_use_the_router() -> None:
         answer = await running.chat(origin="https://chat.example")
     assert asked.status_code == 200
     assert answer.headers["access-control-allow-origin"] == "https://chat.example"
+
+
+async def test_a_page_of_another_origin_changes_nothing() -> None:
+    headers = {"origin": "https://evil.example", "sec-fetch-site": "cross-site"}
+    async with fake_workers("a") as [worker], running_router(router_config(worker)) as running:
+        client = running.client
+        answers = [
+            await client.post(CHAT, content=chat_body(), headers=headers),
+            await client.post("/router/workers/w0/drain", headers=headers),
+            await client.delete("/router/workers/w0", headers=headers),
+            await client.get("/flush_cache", headers=headers),
+        ]
+        assert running.router.registry.workers[0].state == "healthy"
+    assert [(answer.status_code, answer.json()["error"]["code"]) for answer in answers] == [
+        (403, "cross_origin_request")
+    ] * 4
+    assert worker.posts == []
+
+
+async def test_workers_do_not_hear_which_page_a_browser_shows() -> None:
+    config = HttpConfig(port=0, cors_origins="https://chat.example")
+    async with fake_workers("a") as [worker], running_router(router_config(worker, http=config)) as running:
+        await running.chat(origin="https://chat.example", sec_fetch_site="cross-site")
+    assert not {"origin", "sec-fetch-site"} & worker.posts[0].headers.keys()
