@@ -10,11 +10,13 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from pagefall.api.wire_tools import WireFunction, WireTool, WireToolCall, functions_of, tool_calls_of, tools_of
 from pagefall.errors import PagefallError, RequestError
-from pagefall.insight.diagnosis.observations import Observation
+from pagefall.insight.diagnosis.observations import Observation, message_text
 from pagefall.messages import MissedPages, MissReason, PrefixReport, TokenIds, TokenSource
-from pagefall.text.requests import ChatMessage, ChatPrompt, TextPrompt
+from pagefall.text.requests import ChatMessage, ChatPrompt, TextPrompt, Tool, ToolCall
 from pagefall.text.tokenizer import Tokenizer
+from pagefall.text.tool_schema import as_function
 
 _PATH: Final = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 
@@ -33,6 +35,8 @@ class _Message(msgspec.Struct):
     content: str | list[_Part] | None = None
     name: str | None = None
     tool_calls: Any = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
 
 
 class _Body(msgspec.Struct):
@@ -87,7 +91,7 @@ class LineReader:
             yield Observation(
                 token_ids=token_ids,
                 prompt=prompt,
-                tools=body.tools or body.functions or None,
+                tools=_shown_tools(body, prompt),
                 time=time,
                 cache_salt=salt,
                 worker=None if worker is None else str(worker),
@@ -116,14 +120,15 @@ class LineReader:
             case list() as messages, None:
                 chat = ChatPrompt(
                     messages=tuple(_message(each, f"{field}messages[{i}]") for i, each in enumerate(messages)),
+                    tools=_functions(body),
                     template_kwargs=body.chat_template_kwargs or {},
                 )
                 if not chat.messages:
                     raise BadLineError(f"{field}messages: it is empty")
                 text = self._rendered(chat, field)
                 tools = body.tools or body.functions
-                if tools:
-                    # Where a template writes them differs: before all messages, as most do.
+                if tools and not (chat.tools and self._tokenizer.has_chat_template):
+                    # Nobody knows how these would be written: before all messages, as most templates do.
                     text = msgspec.json.encode(tools).decode() + "\n" + text
                 yield chat, self._tokenizer.encode(text, add_special_tokens=False)
             case None, str() | list() as prompts:
@@ -150,9 +155,11 @@ class LineReader:
 
     def _rendered(self, chat: ChatPrompt, field: str) -> str:
         if not self._tokenizer.has_chat_template:
-            return "".join(f"{message.role}\n{message.content}\n" for message in chat.messages)
+            return "".join(f"{message.role}\n{message_text(message)}\n" for message in chat.messages)
         try:
-            return self._tokenizer.apply_chat_template(chat.messages, template_kwargs=chat.template_kwargs)
+            return self._tokenizer.apply_chat_template(
+                chat.messages, tools=chat.tools, template_kwargs=chat.template_kwargs
+            )
         except RequestError as error:
             raise BadLineError(f"{field}{error.param or 'messages'}: {error.message}") from error
 
@@ -184,10 +191,44 @@ def _message(message: _Message, field: str) -> ChatMessage:
         if part.type not in ("text", "input_text", "output_text") or part.text is None:
             raise BadLineError(f"{field}.content[{index}]: {part.type!r} is no text")
         parts.append(part.text)
-    if message.tool_calls:
+    calls = _calls(message.tool_calls or ())
+    if calls is None:
         parts.append(msgspec.json.encode(message.tool_calls).decode())
-    role = "system" if message.role == "developer" else message.role
-    return ChatMessage(role, "\n".join(parts), message.name)
+    return ChatMessage(
+        "system" if message.role == "developer" else message.role,
+        "\n".join(parts),
+        message.name,
+        tool_calls=calls or (),
+        tool_call_id=message.tool_call_id,
+        reasoning_content=message.reasoning_content,
+    )
+
+
+def _calls(calls: Any) -> tuple[ToolCall, ...] | None:
+    """Those of a request log, or OpenAI's; None where they are neither."""
+    try:
+        return msgspec.convert(calls, tuple[ToolCall, ...])
+    except msgspec.ValidationError:
+        pass
+    try:
+        return tool_calls_of(msgspec.convert(calls, list[WireToolCall]), "tool_calls")
+    except (msgspec.ValidationError, RequestError):
+        return None
+
+
+def _functions(body: _Body) -> tuple[Tool, ...]:
+    """As the server takes them: with their keys in one order. Nothing where one of them is no function."""
+    try:
+        if body.tools:
+            return tools_of(msgspec.convert(body.tools, list[WireTool]))
+        return functions_of(msgspec.convert(body.functions or [], list[WireFunction]))
+    except (msgspec.ValidationError, RequestError):
+        return ()
+
+
+def _shown_tools(body: _Body, prompt: ChatPrompt | TextPrompt | None) -> list[Any] | None:
+    functions = prompt.tools if isinstance(prompt, ChatPrompt) else ()
+    return [as_function(tool) for tool in functions] or body.tools or body.functions or None
 
 
 def _token_ids(prompt: Sequence[object], field: str) -> TokenIds:

@@ -6,18 +6,22 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from pagefall.config import InsightConfig
 from pagefall.insight.line_writer import LineWriter, refuse_unwritable
 from pagefall.insight.records import AbortReason, RefusalReason, RequestRecord, TrafficObserver
 from pagefall.messages import FinishReason, MissReason, RequestId, TokenSource
 from pagefall.text.requests import ChatMessage, ChatPrompt, TextPrompt
+from pagefall.text.tool_schema import as_function
 
 MAX_PROMPT_CHARACTERS: Final = 200_000
-"""Of a prompt's text, all messages together; the rest is cut off, and the line says so."""
+"""Of a prompt's text, all messages together, with their calls and thoughts and the tools; the rest is cut off, and the
+line says so.
+"""
 
 _CAPACITY: Final = 4096
 """Lines that may wait for the disk."""
@@ -39,6 +43,7 @@ class EndedLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
 
     `num_tokens_by_source` adds up to `num_prompt_tokens`, `num_missed_tokens` to its `computed` and `unreached`.
     `messages` or `prompt` is the prompt as it was sent: neither where token ids were, and where prompts are redacted.
+    `tools` came with the messages, in the order in which they were sent, and in the form that templates expect.
     """
 
     time: float
@@ -59,6 +64,7 @@ class EndedLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     queue_seconds: float | None = None
     saved_seconds: float = 0.0
     cache_salt_hash: str | None = None
+    tools: tuple[dict[str, Any], ...] | None = None
     messages: tuple[ChatMessage, ...] | None = None
     prompt: str | None = None
     is_prompt_cut: bool = False
@@ -150,7 +156,7 @@ def ended_line(record: RequestRecord, *, redact_prompts: bool) -> EndedLine:
     missed: dict[MissReason, int] = {}
     for miss in () if report is None else report.misses:
         missed[miss.reason] = missed.get(miss.reason, 0) + miss.num_tokens
-    messages, prompt, is_cut = (None, None, False) if redact_prompts else _sent(record.prompt)
+    sent = _Sent() if redact_prompts else _sent(record.prompt)
     return EndedLine(
         time=round(record.arrived_at, 3),
         request_id=record.request_id,
@@ -177,9 +183,10 @@ def ended_line(record: RequestRecord, *, redact_prompts: bool) -> EndedLine:
         queue_seconds=None if report is None else _rounded(report.queue_seconds),
         saved_seconds=0.0 if report is None else round(float(report.saved_seconds), 6),
         cache_salt_hash=salt_hash(record.cache_salt),
-        messages=messages,
-        prompt=prompt,
-        is_prompt_cut=is_cut,
+        tools=sent.tools,
+        messages=sent.messages,
+        prompt=sent.prompt,
+        is_prompt_cut=sent.is_cut,
     )
 
 
@@ -199,19 +206,43 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 6)
 
 
-def _sent(prompt: ChatPrompt | TextPrompt | None) -> tuple[tuple[ChatMessage, ...] | None, str | None, bool]:
-    """Messages or text, and whether some of it was cut off."""
+class _Sent(NamedTuple):
+    """A prompt as a line has it; `is_cut`: some of it was cut off."""
+
+    tools: tuple[dict[str, Any], ...] | None = None
+    messages: tuple[ChatMessage, ...] | None = None
+    prompt: str | None = None
+    is_cut: bool = False
+
+
+def _sent(prompt: ChatPrompt | TextPrompt | None) -> _Sent:
     match prompt:
         case None:
-            return None, None, False
+            return _Sent()
         case TextPrompt():
-            return None, prompt.text[:MAX_PROMPT_CHARACTERS], len(prompt.text) > MAX_PROMPT_CHARACTERS
+            return _Sent(prompt=prompt.text[:MAX_PROMPT_CHARACTERS], is_cut=len(prompt.text) > MAX_PROMPT_CHARACTERS)
         case ChatPrompt():
             room = MAX_PROMPT_CHARACTERS
+            tools = tuple(as_function(tool) for tool in prompt.tools)
+            num_tool_characters = len(msgspec.json.encode(tools)) if tools else 0
+            is_cut = num_tool_characters > room
+            if is_cut:  # a part of them would be other tools
+                tools, num_tool_characters = (), 0
+            room -= num_tool_characters
             kept: list[ChatMessage] = []
             for message in prompt.messages:
-                content = message.content[:room]
-                kept.append(message if content == message.content else ChatMessage(message.role, content, message.name))
-                room -= len(content)
-            num_characters = sum(len(message.content) for message in prompt.messages)
-            return tuple(kept), None, num_characters > MAX_PROMPT_CHARACTERS
+                whole = _num_characters(message)
+                is_cut = is_cut or whole > room
+                kept.append(message if whole <= room else _cut(message, room))
+                room = max(0, room - whole)
+            return _Sent(tools=tools or None, messages=tuple(kept), is_cut=is_cut)
+
+
+def _num_characters(message: ChatMessage) -> int:
+    calls = sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
+    return len(message.content) + len(message.reasoning_content or "") + calls
+
+
+def _cut(message: ChatMessage, room: int) -> ChatMessage:
+    """Its content, as far as there is room. A part of a call would be no call."""
+    return replace(message, content=message.content[:room], tool_calls=(), reasoning_content=None)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from tests.byte_tokenizer import byte_tokenizer
 from tests.tiny_models import make_tiny_tokenizer
@@ -19,6 +21,10 @@ from pagefall.cli.doctor_prompts import Log, _positionals, doctor_prompts, read_
 from pagefall.cli.request_lines import LineReader
 from pagefall.errors import ConfigError, ModelError
 from pagefall.insight.diagnosis.report import Diagnosis
+from pagefall.insight.records import RequestRecord
+from pagefall.insight.request_log import ended_line
+from pagefall.messages import RequestId
+from pagefall.text.requests import ChatMessage, ChatPrompt, Tool
 
 RULES = "Be kind and brief, and never promise what is not in these rules. " * 20
 
@@ -66,6 +72,33 @@ def test_it_prints_for_people_and_takes_sizes(
     assert "by replay" in out
     assert "pages of 8" in out
     assert "09:0" not in out
+
+
+def test_a_request_log_shows_that_tools_come_in_another_order_each_time(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = random.Random(3)
+    tools = [Tool(name=name, description=f"What {name} does, {index}. " * 20) for index, name in enumerate("abcd")]
+    path = tmp_path / "requests.jsonl"
+    with path.open("wb") as file:
+        for number in range(40):
+            record = RequestRecord(
+                request_id=RequestId(f"r{number}"),
+                prompt=ChatPrompt(
+                    messages=(ChatMessage("system", RULES), ChatMessage("user", f"What about number {number}?")),
+                    tools=tuple(rng.sample(tools, len(tools))),
+                ),
+                token_ids=np.arange(9, dtype=np.uint32),
+                cache_salt="",
+                max_tokens=1,
+                arrived_at=1000.0 + number,
+                began_at=float(number),
+            )
+            file.write(msgspec.json.encode(ended_line(record, redact_prompts=False)) + b"\n")
+    assert doctor_prompts([str(path), "--tokenizer-path", str(tokenizer), "--json"]) == 0
+    diagnosis = msgspec.json.decode(capsys.readouterr().out, type=Diagnosis)
+    [loss] = [loss for loss in diagnosis.losses if loss.cause == "json_order"]
+    assert "the tools" in loss.evidence.text
 
 
 def lines(*bodies: Any) -> io.BytesIO:

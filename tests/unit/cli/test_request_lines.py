@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.byte_tokenizer import byte_tokenizer
+from tests.chat_templates import CHATML_WITH_TOOLS
 
 from pagefall.cli.request_lines import BadLineError, LineReader
 from pagefall.insight.diagnosis.observations import Observation
@@ -91,6 +92,56 @@ def test_tools_stand_before_the_messages_in_the_order_sent() -> None:
     [observation] = read({"messages": MESSAGES, "tools": [{"b": 1, "a": 2}]})
     assert observation.tools == [{"b": 1, "a": 2}]
     assert text_of(observation) == '[{"b":1,"a":2}]\n' + RENDERED
+
+
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"properties": {"city": {"type": "string"}}, "type": "object"}},
+}
+CALLS = [
+    {"role": "user", "content": "Rain?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}],
+    },
+    {"role": "tool", "content": "no", "tool_call_id": "c1"},
+]
+
+
+def test_tools_and_calls_are_what_the_template_makes_of_them() -> None:
+    tokenizer = byte_tokenizer(CHATML_WITH_TOOLS)
+    line = {"messages": CALLS, "tools": [WEATHER]}
+    [observation] = LineReader(tokenizer, 16).read(json.dumps(line).encode())
+    assert isinstance(observation.prompt, ChatPrompt)
+    text = text_of(observation)
+    assert text == tokenizer.apply_chat_template(observation.prompt.messages, tools=observation.prompt.tools)
+    assert text.startswith("<|im_start|>system\n# Tools\n<tools>\n")
+    assert '<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call>' in text
+
+
+def test_the_keys_of_a_schema_have_the_order_in_which_the_server_writes_them() -> None:
+    other = {"function": dict(reversed(WEATHER["function"].items())), "type": "function"}
+    [one], [two] = read({"messages": CALLS, "tools": [WEATHER]}), read({"messages": CALLS, "tools": [other]})
+    assert json.dumps(one.tools) == json.dumps(two.tools)
+    assert text_of(one) == text_of(two)
+
+
+def test_a_request_log_brings_the_tools_and_calls_of_the_request() -> None:
+    [sent] = read({"messages": CALLS, "tools": [WEATHER]})
+    assert isinstance(sent.prompt, ChatPrompt)
+    record = RequestRecord(
+        request_id=RequestId("r"),
+        prompt=sent.prompt,
+        token_ids=sent.token_ids,
+        cache_salt="",
+        max_tokens=1,
+        arrived_at=1000.0,
+        began_at=1.0,
+    )
+    [logged] = read_line(record, redact=False)
+    assert (logged.prompt, logged.tools) == (sent.prompt, sent.tools)
+    assert text_of(logged) == text_of(sent)
 
 
 def test_a_request_log_brings_what_the_server_counted() -> None:

@@ -25,7 +25,16 @@ from pagefall.insight.request_log import (
 )
 from pagefall.insight.traffic import TrafficLog
 from pagefall.messages import Divergence, MissedPages, PrefixReport, RequestId, RequestOutput, TokenIds
-from pagefall.text.requests import ChatMessage, ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokenPrompt
+from pagefall.text.requests import (
+    ChatMessage,
+    ChatPrompt,
+    GenerateRequest,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+    Tool,
+    ToolCall,
+)
 
 TOKENS: TokenIds = np.arange(40, dtype=np.uint32)
 REPORT = PrefixReport(
@@ -141,6 +150,31 @@ def test_a_long_prompt_is_cut_and_the_line_says_so() -> None:
         ChatMessage("user", "b" * (MAX_PROMPT_CHARACTERS - 10)),
         ChatMessage("assistant", ""),
     )
+
+
+def calling(arguments: str, *contents: str) -> ChatMessage:
+    return ChatMessage(
+        "assistant", "".join(contents), tool_calls=(ToolCall(call_id="1", name="mail", arguments=arguments),)
+    )
+
+
+def test_tools_and_calls_are_written_in_the_order_in_which_they_were_sent() -> None:
+    prompt = ChatPrompt(
+        messages=(ChatMessage("user", "u"), calling("{}")), tools=(Tool(name="search"), Tool(name="mail"))
+    )
+    line = ended_line(ended(prompt), redact_prompts=False)
+    assert [tool["function"]["name"] for tool in line.tools or ()] == ["search", "mail"]
+    assert (line.messages, line.is_prompt_cut) == (prompt.messages, False)
+    assert b"mail" not in msgspec.json.encode(ended_line(ended(prompt), redact_prompts=True))
+
+
+def test_tools_and_calls_for_which_there_is_no_room_are_left_out_and_the_line_says_so() -> None:
+    long = "x" * MAX_PROMPT_CHARACTERS
+    line = ended_line(ended(ChatPrompt(messages=(calling(long, "content"),))), redact_prompts=False)
+    assert (line.messages, line.is_prompt_cut) == ((ChatMessage("assistant", "content"),), True)
+    user = (ChatMessage("user", "u"),)
+    line = ended_line(ended(ChatPrompt(messages=user, tools=(Tool(name=long),))), redact_prompts=False)
+    assert (line.tools, line.messages, line.is_prompt_cut) == (None, user, True)
 
 
 def test_an_abort_before_the_prompt_was_settled_is_a_line_too() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from pagefall.messages import PrefixReport, TokenIds
-from pagefall.text.requests import ChatPrompt, TextPrompt
+from pagefall.text.requests import ChatMessage, ChatPrompt, TextPrompt
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -59,7 +59,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
 class Section(msgspec.Struct, frozen=True):
     """A piece of a prompt: a message, the tools before the messages, or the whole of a prompt without messages.
 
-    `message_index` is None for the latter two.
+    `content` of a message is its `message_text`. `message_index` is None for the latter two.
     """
 
     role: str | None
@@ -73,7 +73,7 @@ def sections(observation: Observation) -> tuple[Section, ...]:
     """
     match observation.prompt:
         case ChatPrompt(messages=messages):
-            parts = [Section(message.role, message.content, index) for index, message in enumerate(messages)]
+            parts = [Section(message.role, message_text(message), index) for index, message in enumerate(messages)]
         case TextPrompt(text):
             parts = [Section(None, text, None)]
         case None:
@@ -81,6 +81,14 @@ def sections(observation: Observation) -> tuple[Section, ...]:
     if observation.tools is None:
         return tuple(parts)
     return Section("tools", msgspec.json.encode(observation.tools).decode(), None), *parts
+
+
+def message_text(message: ChatMessage) -> str:
+    """Its content, and behind that a line for each call, without its id, which few templates write."""
+    if not message.tool_calls:
+        return message.content
+    calls = [f"{call.name}({call.arguments})" for call in message.tool_calls]
+    return "\n".join([message.content, *calls] if message.content else calls)
 
 
 _TOKEN_BASE = 0xF0000

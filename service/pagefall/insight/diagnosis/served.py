@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from pagefall.insight.diagnosis.observations import Capacities, Observation, Traffic
 from pagefall.insight.records import RequestRecord
 from pagefall.messages import ControllerStats, SchedulerStats
+from pagefall.text.requests import ChatPrompt, TextPrompt
+from pagefall.text.tool_schema import as_function
 
 _MANY_TOKENS: Final = 64
 """So many have to be computed before the time to the first token says how long one takes."""
@@ -29,6 +31,7 @@ def traffic_of(
             Observation(
                 token_ids=record.token_ids,
                 prompt=record.prompt,
+                tools=_tools(record.prompt),
                 time=record.arrived_at,
                 cache_salt=record.cache_salt,
                 report=record.report,
@@ -40,6 +43,10 @@ def traffic_of(
         seconds_per_token=_seconds_per_token(ordered, stats),
         num_earlier_tokens=max(0, stats.num_prompt_tokens - num_tokens),
     )
+
+
+def _tools(prompt: ChatPrompt | TextPrompt | None) -> list[dict[str, Any]] | None:
+    return [as_function(tool) for tool in prompt.tools] or None if isinstance(prompt, ChatPrompt) else None
 
 
 def _capacities(stats: SchedulerStats, controller: ControllerStats | None) -> Capacities:

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
-from tests.unit.insight.diagnosis.traffic import PAGE_SIZE, chat, counted
+from tests.unit.insight.diagnosis.traffic import PAGE_SIZE, causes, chat, counted, the_loss, words
 
+from pagefall.insight.diagnosis.diagnose import diagnose
+from pagefall.insight.diagnosis.observations import Observation, sections
 from pagefall.insight.diagnosis.served import traffic_of
 from pagefall.insight.records import RequestRecord
 from pagefall.messages import ControllerStats, PoolStats, RequestId, SchedulerStats
+from pagefall.text.requests import ChatMessage, ChatPrompt, Tool, ToolCall
+from pagefall.text.tool_schema import as_function
 
 PAGES = PoolStats(total=100, free=100, leased=0, cached=0, pinned=0)
 
@@ -71,3 +76,39 @@ def test_tokens_of_requests_that_were_forgotten_are_counted() -> None:
     one = record(0)
     traffic = traffic_of([one], stats(num_prompt_tokens=len(one.token_ids) + 77), None, page_size=PAGE_SIZE)
     assert traffic.num_earlier_tokens == 77
+
+
+def with_tools(number: int, tools: list[Tool]) -> RequestRecord:
+    rng = random.Random(number)
+    sent = chat(words(random.Random(0), 200), words(rng, 10), tools=[as_function(tool) for tool in tools])
+    assert isinstance(sent.prompt, ChatPrompt)
+    return RequestRecord(
+        request_id=RequestId(f"r{number}"),
+        prompt=ChatPrompt(messages=sent.prompt.messages, tools=tuple(tools)),
+        token_ids=sent.token_ids,
+        cache_salt="",
+        max_tokens=1,
+        arrived_at=1000.0 + number,
+        began_at=float(number),
+        report=counted(sent).report,
+    )
+
+
+def test_a_server_sees_that_its_tools_come_in_another_order_each_time() -> None:
+    rng = random.Random(3)
+    tools = [Tool(name=name, description=words(random.Random(name), 40)) for name in ("mail", "search", "weather")]
+    shuffled = [with_tools(number, rng.sample(tools, len(tools))) for number in range(40)]
+    diagnosis = diagnose(traffic_of(shuffled, stats(), None, page_size=PAGE_SIZE))
+    assert "the tools" in the_loss(diagnosis, "json_order").evidence.text
+    same = [with_tools(number, tools) for number in range(40)]
+    assert "json_order" not in causes(diagnose(traffic_of(same, stats(), None, page_size=PAGE_SIZE)))
+
+
+def test_calls_are_a_part_of_the_message_that_they_came_with() -> None:
+    call = ToolCall(call_id="call_1", name="weather", arguments='{"city": "Pau"}')
+    messages = (ChatMessage("assistant", "", tool_calls=(call,)), ChatMessage("assistant", "Well.", tool_calls=(call,)))
+    observation = Observation(token_ids=counted(chat("x")).token_ids, prompt=ChatPrompt(messages=messages))
+    assert [section.content for section in sections(observation)] == [
+        'weather({"city": "Pau"})',
+        'Well.\nweather({"city": "Pau"})',
+    ]
