@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from pagefall.actors.kv_log import KvEventLog
 from pagefall.api.engine import Engine
@@ -30,7 +31,10 @@ class KvEvents:
         self._num_readers = 0
 
     async def stream(self, request: Request) -> Response:
-        """`?epoch=E&after=N` goes on behind event `N` where that is still possible."""
+        """`?epoch=E&after=N` goes on behind event `N` where that is still possible.
+
+        503 while too many readers follow, or too many want a snapshot at once.
+        """
         log = self._engine.kv_log
         if self._num_readers >= _MAX_READERS:
             raise RequestError(
@@ -42,26 +46,32 @@ class KvEvents:
             )
         after = _after(request)
         can_resume = request.query_params.get("epoch") == log.epoch and log.since(after) is not None
-        return StreamingResponse(self._lines(log, after if can_resume else None), media_type="application/x-ndjson")
-
-    async def _lines(self, log: KvEventLog, after: int | None) -> AsyncIterator[bytes]:
-        """Ends when the server does, and when the reader was too slow for what is remembered."""
         self._num_readers += 1
         try:
-            if after is None:
-                snapshot = await self._engine.snapshot_keys()
-                yield encode_line(self._hello(log, snapshot.number, has_snapshot=True))
-                for part in _parts(snapshot):
-                    yield part
-                after = snapshot.number
-            else:
-                yield encode_line(self._hello(log, log.number, has_snapshot=False))
-            while not log.is_closed and (lines := log.since(after)) is not None:
-                after = log.number
-                yield b"".join(lines) or encode_line(Beat(number=after))
-                await log.wait(after, seconds=self._beat_seconds)
-        finally:
-            self._num_readers -= 1
+            # Before the answer begins: then it can still be a refusal.
+            start: KeysSnapshot | int = after if can_resume else await self._engine.snapshot_keys()
+        except BaseException:
+            self._forget_reader()
+            raise
+        return _CountedResponse(self._lines(log, start), self._forget_reader)
+
+    def _forget_reader(self) -> None:
+        self._num_readers -= 1
+
+    async def _lines(self, log: KvEventLog, start: KeysSnapshot | int) -> AsyncIterator[bytes]:
+        """Ends when the server does, and when the reader was too slow for what is remembered."""
+        if isinstance(start, int):
+            yield encode_line(self._hello(log, log.number, has_snapshot=False))
+            after = start
+        else:
+            yield encode_line(self._hello(log, start.number, has_snapshot=True))
+            for part in _parts(start):
+                yield part
+            after = start.number
+        while not log.is_closed and (lines := log.since(after)) is not None:
+            after = log.number
+            yield b"".join(lines) or encode_line(Beat(number=after))
+            await log.wait(after, seconds=self._beat_seconds)
 
     def _hello(self, log: KvEventLog, number: int, *, has_snapshot: bool) -> Hello:
         return Hello(
@@ -72,6 +82,20 @@ class KvEvents:
             page_size=log.page_size,
             has_snapshot=has_snapshot,
         )
+
+
+class _CountedResponse(StreamingResponse):
+    """Calls `forget` when it is over, even where the client left before a line was asked for."""
+
+    def __init__(self, lines: AsyncIterator[bytes], forget: Callable[[], None]) -> None:
+        super().__init__(lines, media_type="application/x-ndjson")
+        self._forget = forget
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._forget()
 
 
 def _after(request: Request) -> int:

@@ -8,12 +8,16 @@ from typing import Any
 
 import anyio
 import pytest
+from starlette.requests import ClientDisconnect, Request
 from tests.unit.api.fake_engine import FakeEngine, http_client
 
+from pagefall.actors.refusals import unavailable
 from pagefall.api.app import create_app
+from pagefall.api.kv_events import KvEvents
 from pagefall.cache.changes import TierChange
 from pagefall.config import HttpConfig
 from pagefall.kv_events import Beat, Entered, Held, Hello, KvLine, SnapshotEnd, decode_line
+from pagefall.messages import KeysSnapshot
 
 
 @asynccontextmanager
@@ -121,3 +125,42 @@ async def test_parameters_that_mean_nothing_are_refused_by_name(query: str) -> N
         answer = await client.get(f"/cache/events?{query}")
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == query.partition("=")[0]
+
+
+MORE_THAN_READERS = 65
+
+
+class BusyEngine(FakeEngine):
+    """Others ask for snapshots already."""
+
+    is_busy = True
+
+    async def snapshot_keys(self) -> KeysSnapshot:
+        if self.is_busy:
+            raise unavailable("4 snapshots of the cache are under way")
+        return await super().snapshot_keys()
+
+
+async def test_a_reader_for_whom_there_is_no_snapshot_now_is_told_to_come_back_and_holds_no_place() -> None:
+    engine = BusyEngine()
+    async with http_client(engine) as client:
+        for _ in range(MORE_THAN_READERS):
+            answer = await client.get("/cache/events")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "service_unavailable")
+            assert int(answer.headers["retry-after"]) > 0
+        engine.is_busy = False
+        engine.kv_log.close()
+        assert (await client.get("/cache/events")).status_code == 200
+
+
+async def test_a_reader_that_leaves_before_the_first_line_holds_no_place() -> None:
+    events = KvEvents(FakeEngine())
+    scope = {"type": "http", "method": "GET", "query_string": b"", "headers": [], "asgi": {"spec_version": "2.4"}}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        raise OSError
+
+    for _ in range(MORE_THAN_READERS):
+        response = await events.stream(Request(scope))
+        with pytest.raises(ClientDisconnect):
+            await response(scope, Request(scope).receive, send)
