@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 import pytest
 
 from pagefall.console.assets import INDEX, load_assets
+from pagefall.messages import MissReason, TokenSource
 
 ASSETS = load_assets()
 TEXTS = {name: asset.content.decode() for name, asset in ASSETS.items()}
@@ -33,6 +35,18 @@ def test_every_name_that_a_module_imports_is_exported_there() -> None:
                 re.findall(r"^export (?:async )?(?:function\*?|const|class) (\w+)", TEXTS[other], re.MULTILINE)
             )
             assert {part.strip() for part in names.split(",") if part.strip()} <= exported, (name, other)
+
+
+def keys_of(name: str) -> list[str]:
+    """Of an object in words.js."""
+    found = re.search(rf"^export const {name} = \{{\n(.*?)^\}};", TEXTS["words.js"], re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return re.findall(r"^  (\w+): ", found[1], re.MULTILINE)
+
+
+def test_every_reason_and_every_source_has_its_words_and_nothing_else_has() -> None:
+    assert sorted(keys_of("REASON_WORDS")) == sorted(get_args(MissReason))
+    assert sorted(keys_of("SOURCE_WORDS")) == sorted(get_args(TokenSource))
 
 
 def test_the_page_has_no_code_and_no_style_inline() -> None:

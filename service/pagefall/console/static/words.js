@@ -8,7 +8,6 @@ export const SOURCE_WORDS = {
   host: "host memory",
   storage: "the store",
   computed: "computed",
-  scored: "computed for its log-probabilities",
   unreached: "not reached",
 };
 
@@ -27,6 +26,7 @@ export const REASON_WORDS = {
   no_room: "no room in host memory",
   copy_failed: "copy failed",
   cache_disabled: "cache disabled",
+  scored: "computed for its log-probabilities",
   unreached: "request ended before",
 };
 
