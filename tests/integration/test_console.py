@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pytest
 from playwright.sync_api import (
@@ -15,6 +16,7 @@ from playwright.sync_api import (
     Page,
     Request,
     Response,
+    Route,
     expect,
     sync_playwright,
 )
@@ -190,6 +192,53 @@ def test_an_answer_streams_and_the_second_ask_is_a_hit(chromium: Chromium) -> No
     page.get_by_role("link", name="Overview").click()
     hit_rate = page.locator(".figures > div", has_text="Hit rate")
     expect(hit_rate).to_contain_text(re.compile(r"[1-9]\d?(\.\d)?%"))
+
+
+def events(*deltas: dict[str, str]) -> str:
+    """A streamed answer of these, as the server writes it."""
+    usage = {
+        "prompt_tokens": 9,
+        "completion_tokens": len(deltas),
+        "prompt_tokens_details": {"cached_tokens": 0, "cached_tokens_by_tier": {"device": 0, "host": 0, "storage": 0}},
+    }
+    chunks = [
+        *({"id": "chatcmpl-1", "choices": [{"index": 0, "delta": delta}]} for delta in deltas),
+        {"id": "chatcmpl-1", "choices": [], "usage": usage},
+    ]
+    return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+
+
+def test_thoughts_are_folded_away_and_are_no_part_of_the_conversation(chromium: Chromium) -> None:
+    page = open_chat(chromium)
+    answers = [
+        events({"role": "assistant"}, {"reasoning_content": "Is it "}, {"reasoning_content": "large?"}),
+        events({"reasoning_content": "It is in France."}, {"content": "Pa"}, {"content": "ris."}),
+        events({"content": "Yes."}),
+    ]
+    asked: list[Any] = []
+
+    def answer(route: Route) -> None:
+        asked.append(json.loads(route.request.post_data or "")["messages"])
+        route.fulfill(status=200, content_type="text/event-stream", body=answers[len(asked) - 1])
+
+    page.route("**/v1/chat/completions", answer)
+    say(page, "First?")
+    turns = page.locator(".turn.assistant")
+    expect(turns.first.locator(".note")).to_contain_text("No answer came")
+    expect(turns.first.locator(".note")).to_contain_text("first text after")
+    thoughts = turns.first.get_by_text("Is it large?")
+    expect(thoughts).to_be_hidden()
+    turns.first.get_by_text("Thoughts").click()
+    expect(thoughts).to_be_visible()
+    say(page, "Second?")
+    expect(turns.nth(1).locator(".text")).to_have_text("Paris.")
+    say(page, "Third?")
+    expect(turns.nth(2).get_by_text("Thoughts")).to_have_count(0)
+    second = {"role": "user", "content": "Second?"}
+    assert asked[1:] == [
+        [second],
+        [second, {"role": "assistant", "content": "Paris."}, {"role": "user", "content": "Third?"}],
+    ]
 
 
 def test_a_miss_is_explained_with_what_differs_on_both_sides(chromium: Chromium) -> None:

@@ -99,9 +99,7 @@ export function createChat(app) {
       const words = error.name === "AbortError" ? "Stopped." : error.message;
       answer.note.append(h("p", { class: error.name === "AbortError" ? "muted" : "error" }, words));
       setText(status, words);
-      // What was not answered is not asked again with the next message.
-      if (answer.text.textContent === "") conversation.pop();
-      else conversation.push({ role: "assistant", content: answer.text.textContent });
+      keep(conversation, answer.text.textContent);
       if (error instanceof Refused) app.refused(error);
     } finally {
       answer.text.classList.remove("writing");
@@ -118,26 +116,29 @@ export function createChat(app) {
     if (temperature.value !== "") body.temperature = Number(temperature.value);
     const began = performance.now();
     let first = null;
-    let answer = "";
     let id = null;
     let usage = null;
     let finish = null;
     const node = document.createTextNode("");
     text.append(node);
+    const thoughts = document.createTextNode("");
     for await (const event of stream("v1/chat/completions", body, { signal })) {
       id = event.id ?? id;
       usage = event.usage ?? usage;
       const choice = event.choices?.[0];
       finish = choice?.finish_reason ?? finish;
+      const thought = choice?.delta?.reasoning_content ?? "";
       const piece = choice?.delta?.content ?? "";
-      if (piece === "") continue;
+      if (thought === "" && piece === "") continue;
       first ??= (performance.now() - began) / 1000;
-      answer += piece;
       const atEnd = window.innerHeight + window.scrollY >= document.body.scrollHeight - 80;
+      if (thought !== "" && !thoughts.isConnected) text.before(aside(thoughts));
+      thoughts.appendData(thought);
       node.appendData(piece);
       if (atEnd) window.scrollTo(0, document.body.scrollHeight);
     }
-    conversation.push({ role: "assistant", content: answer });
+    keep(conversation, node.data);
+    if (node.data === "") note.append(h("p", { class: "muted" }, "No answer came, so the model will not be reminded of the question."));
     note.append(...account(id, usage, first, finish));
     note.scrollIntoView({ block: "nearest" });
   }
@@ -149,6 +150,17 @@ export function createChat(app) {
       input.focus({ preventScroll: true });
     },
   };
+}
+
+/** What the model thought before it answered. It is no part of the conversation. */
+function aside(thoughts) {
+  return h("details", { class: "thoughts muted" }, h("summary", null, "Thoughts"), h("div", null, thoughts));
+}
+
+/** The last question's answer. What was not answered is not asked again with the next message. */
+function keep(conversation, answer) {
+  if (answer === "") conversation.pop();
+  else conversation.push({ role: "assistant", content: answer });
 }
 
 /** Where the prompt's tokens came from, in a bar and in words, and the way to why. */
