@@ -8,11 +8,15 @@ import numpy as np
 
 from pagefall.cache.node import Node
 from pagefall.cache.tree import RadixTree
+from pagefall.messages import TokenIds
 
 _MAX_CHILDREN: Final = 256
 """So many siblings are compared with the prompt at most; beyond that the nearest of these will do."""
 
 _MAX_ROOTS: Final = 512
+
+_FIRST_TOKENS: Final = 64
+"""So many are compared first: paths that part, part early, and what is behind that need not be read."""
 
 
 class Neighbour(NamedTuple):
@@ -51,22 +55,32 @@ def num_pages_elsewhere(tree: RadixTree, root: bytes, tokens: bytes) -> int:
     return most
 
 
-def num_common_tokens(ours: bytes, theirs: bytes) -> int:
-    """How many leading tokens two runs of token bytes share."""
-    length = min(len(ours), len(theirs)) // 4
-    differs = np.frombuffer(ours, dtype="<u4", count=length) != np.frombuffer(theirs, dtype="<u4", count=length)
-    first = int(differs.argmax()) if length else 0
-    return first if length and differs[first] else length
+def tokens_of(token_bytes: bytes | memoryview) -> TokenIds:
+    """A view of whole tokens, `[num_tokens]`; nothing is copied."""
+    return np.frombuffer(token_bytes, dtype="<u4", count=len(token_bytes) // 4)
+
+
+def num_common_tokens(ours: TokenIds, theirs: TokenIds) -> int:
+    """How many leading tokens two runs share. O(of these)."""
+    length = min(len(ours), len(theirs))
+    start, stop = 0, min(_FIRST_TOKENS, length)
+    while start < length:
+        differs = ours[start:stop] != theirs[start:stop]
+        first = int(differs.argmax())
+        if differs[first]:
+            return start + first
+        start, stop = stop, min(3 * stop - 2 * start, length)  # each piece is twice as long as the one before
+    return length
 
 
 def _closest_child(node: Node, tokens: bytes, offset: int) -> bytes | None:
-    rest = tokens[offset:]
+    rest = tokens_of(memoryview(tokens)[offset:])
     best: bytes | None = None
     most = -1
     for index, child in enumerate(reversed(node.children.values())):
         if index == _MAX_CHILDREN:
             break
-        num_common = num_common_tokens(rest, child.tokens)
+        num_common = num_common_tokens(rest, tokens_of(child.tokens))
         if num_common > most:
             best, most = child.tokens, num_common
     return best

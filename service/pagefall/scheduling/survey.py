@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from pagefall.cache.history import Evicted, PrefixHistory, Remembered
 from pagefall.cache.keys import page_keys_of_bytes, token_bytes
-from pagefall.cache.neighbour import Neighbour, num_common_tokens
-from pagefall.messages import Divergence, RequestId
+from pagefall.cache.neighbour import Neighbour, num_common_tokens, tokens_of
+from pagefall.messages import Divergence, RequestId, TokenIds
 from pagefall.scheduling.request import Request
 from pagefall.scheduling.state import SchedulerState
 from pagefall.scheduling.trace import Survey
@@ -18,6 +20,8 @@ _NUM_LATEST: Final = 32
 _TOKENS_BEFORE: Final = 16
 _TOKENS_AFTER: Final = 32
 """How much of the other path is kept around the point where a prompt left it."""
+
+_NO_TOKENS: Final[TokenIds] = np.empty(0, dtype=np.uint32)
 
 
 def survey(state: SchedulerState, request: Request, *, now: float) -> None:
@@ -96,13 +100,15 @@ def _divergence(
     """Where the prompt leaves the path that shares most tokens with it. None: it does not, or there is no such path."""
     start = num_known_pages * state.page_size
     prompt = request.submit.token_ids
-    rest = token_bytes(prompt[start:])
-    best, most, is_cached = b"", -1, False
+    rest = prompt[start:]
+    best: TokenIds = _NO_TOKENS
+    most, is_cached = -1, False
     owner: RequestId | None = None
     if num_known_pages == neighbour.num_pages and neighbour.other is not None:
-        best, most, is_cached = neighbour.other, num_common_tokens(rest, neighbour.other), True
+        best = tokens_of(neighbour.other)
+        most, is_cached = num_common_tokens(rest, best), True
     for other in _candidates(history, request.root, last_key):
-        theirs = token_bytes(other.token_ids[start:])
+        theirs = other.token_ids[start:]
         num_common = num_common_tokens(rest, theirs)
         if num_common > most or (num_common == most and owner is None):
             is_cached = is_cached and num_common == most
@@ -113,15 +119,15 @@ def _divergence(
     if token_index >= len(prompt) or token_index == 0:
         return None
     window_start = max(0, token_index - _TOKENS_BEFORE)
-    behind = best[4 * most : 4 * (most + _TOKENS_AFTER)]
+    behind = best[most : most + _TOKENS_AFTER]
     return Divergence(
         token_index=token_index,
-        has_other=bool(behind),
+        has_other=len(behind) > 0,
         is_cached=is_cached,
         window_start=window_start,
         other_token_ids=(
             *prompt[window_start:token_index].tolist(),
-            *memoryview(behind).cast("I"),
+            *behind.tolist(),
         ),
         other_request_id=owner,
     )
