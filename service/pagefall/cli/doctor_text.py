@@ -30,9 +30,10 @@ def _traffic(diagnosis: Diagnosis) -> str:
         if diagnosis.num_earlier_tokens
         else ""
     )
+    age = f"; as of {_duration(diagnosis.age_seconds)} ago" if diagnosis.age_seconds else ""
     return (
         f"{diagnosis.num_requests:,} requests with {diagnosis.num_prompt_tokens:,} prompt tokens{span}, "
-        f"pages of {diagnosis.page_size}{earlier}"
+        f"pages of {diagnosis.page_size}{earlier}{age}"
     )
 
 

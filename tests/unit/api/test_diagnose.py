@@ -94,14 +94,16 @@ async def test_live_requests_count_once_their_prompt_is_settled(client: httpx.As
     assert (await asked(client)).num_requests == 2
 
 
-async def test_only_the_last_are_looked_at_if_asked(client: httpx.AsyncClient, log: TrafficLog, clock: Clock) -> None:
+@pytest.mark.parametrize(
+    ("query", "num_requests"), [("last=3", 3), ("seconds=45", 4), ("seconds=45&last=2", 2), ("last=1000", 10)]
+)
+async def test_only_the_last_are_looked_at_if_asked(
+    client: httpx.AsyncClient, log: TrafficLog, clock: Clock, query: str, num_requests: int
+) -> None:
     for number in range(10):
         serve(log, number)
         clock.now += 10
-    assert (await asked(client, "?last=3")).num_requests == 3
-    assert (await asked(client, "?seconds=45")).num_requests == 4
-    assert (await asked(client, "?seconds=45&last=2")).num_requests == 2
-    assert (await asked(client, "?last=1000")).num_requests == 10
+    assert (await asked(client, f"?{query}")).num_requests == num_requests
 
 
 async def test_a_server_without_traffic_says_so(client: httpx.AsyncClient, log: TrafficLog) -> None:
@@ -157,6 +159,55 @@ async def test_a_second_one_meanwhile_is_refused_and_later_served(
     assert (response.status_code, response.json()["error"]["code"]) == (503, "diagnosis_under_way")
     assert response.headers["retry-after"]
     assert (await asked(client)).num_requests == 1
+
+
+async def test_who_asks_again_gets_the_latest_answer_until_there_is_more_to_say(
+    client: httpx.AsyncClient, log: TrafficLog, clock: Clock
+) -> None:
+    async def again(after: float) -> tuple[int, float]:
+        clock.now += after
+        diagnosis = await asked(client)
+        return diagnosis.num_requests, diagnosis.age_seconds
+
+    serve(log, 0)
+    assert await again(0) == (1, 0)
+    assert await again(100) == (1, 100)  # nothing has happened since
+    serve(log, 1)
+    assert await again(0) == (2, 0)
+    serve(log, 2)
+    assert await again(4.5) == (2, 4.5)
+    assert await again(0.5) == (3, 0)
+
+
+async def test_other_requests_are_looked_at_a_while_later(
+    client: httpx.AsyncClient, log: TrafficLog, clock: Clock
+) -> None:
+    for number in range(3):
+        serve(log, number)
+    assert (await asked(client)).num_requests == 3
+    clock.now += 1.5
+    response = await client.get("/cache/diagnose?last=2")
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "diagnosis_too_soon")
+    assert response.headers["retry-after"] == "4"
+    clock.now += 4
+    assert (await asked(client, "?last=2")).num_requests == 2
+
+
+async def test_after_a_long_diagnosis_comes_a_long_pause(
+    client: httpx.AsyncClient, log: TrafficLog, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(traffic: Traffic, *, show_text: bool) -> Diagnosis:
+        clock.now += 2
+        return diagnose(traffic, show_text=show_text)
+
+    monkeypatch.setattr(endpoint, "diagnose", slow)
+    serve(log, 0)
+    assert (await asked(client)).num_requests == 1
+    serve(log, 1)
+    clock.now += 19
+    assert (await asked(client)).num_requests == 1
+    clock.now += 1
+    assert (await asked(client)).num_requests == 2
 
 
 async def test_redacted_prompts_are_not_shown(engine: FakeEngine, log: TrafficLog) -> None:

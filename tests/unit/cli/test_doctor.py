@@ -112,6 +112,11 @@ def test_the_verdict_is_first_then_the_losses_with_what_to_do() -> None:
     assert text.index("1. ") < text.index("2. The cache is too small")
 
 
+def test_an_answer_that_was_given_before_says_how_old_it_is() -> None:
+    assert "as of" not in render(diagnosis())
+    assert "pages of 16; as of 4.2 s ago" in render(diagnosis(age_seconds=4.2))
+
+
 def test_what_larger_tiers_would_bring_is_a_table() -> None:
     gain = TierGain(tier="host", num_pages=1024, num_extra_tokens=5_000, num_nearer_tokens=0)
     assert "host" in render(diagnosis(tiers=(gain,)))

@@ -68,6 +68,7 @@ function show(diagnosis) {
         `${plural(diagnosis.num_requests, "request")} with ${compact(diagnosis.num_prompt_tokens)} prompt tokens`,
         diagnosis.seconds ? `, over ${seconds(diagnosis.seconds)}` : "",
         diagnosis.num_earlier_tokens ? `; ${compact(diagnosis.num_earlier_tokens)} earlier ones not looked at` : "",
+        diagnosis.age_seconds ? `; as of ${seconds(diagnosis.age_seconds)} ago` : "",
         ".",
       ),
     ),

@@ -126,3 +126,5 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     tiers: tuple[TierGain, ...]
     num_earlier_tokens: int = 0
     """Prompt tokens of requests before these, which were not looked at."""
+    age_seconds: float = 0.0
+    """Since it was made: above 0 where a server gives its latest one again."""
