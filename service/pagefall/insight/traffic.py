@@ -37,11 +37,6 @@ class TrafficLog:
     def config(self) -> InsightConfig:
         return self._config
 
-    @property
-    def is_full(self) -> bool:
-        """Whether requests have been forgotten."""
-        return len(self._ended) >= self._config.explain_max_requests
-
     def now(self) -> float:
         """Seconds of the clock that the records' times are of."""
         return self._clock()
