@@ -11,7 +11,7 @@ import msgspec
 from starlette.datastructures import Headers
 
 from pagefall.api.tasks import run_all
-from pagefall.router.upstream import RawHeaders, UpstreamError, Upstreams
+from pagefall.router.upstream import KEY_HEADERS, RawHeaders, UpstreamError, Upstreams
 from pagefall.router.workers import Worker
 
 _MAX_BYTES: Final = 64 << 20
@@ -46,7 +46,7 @@ class FanOut:
         self, workers: Sequence[Worker], method: str, target: str, headers: Headers, request_id: str
     ) -> list[Reply]:
         """All at once; the answers in the order of `workers`. The client's key goes along, where workers have none."""
-        kept = [(name, value) for name, value in headers.raw if name == b"authorization"]
+        kept = [(name, value) for name, value in headers.raw if name in KEY_HEADERS]
         sent = self._upstreams.authorized([*kept, (b"x-request-id", request_id.encode("latin-1"))])
         replies: dict[int, Reply] = {}
 

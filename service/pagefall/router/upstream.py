@@ -42,6 +42,9 @@ _HOP_BY_HOP: Final = frozenset(
 )
 """RFC 9110, 7.6.1: they are about one connection."""
 
+KEY_HEADERS: Final = frozenset({b"authorization", b"x-api-key"})
+"""Where clients put their key: OpenAI's, and Anthropic's."""
+
 _OF_BROWSERS: Final = frozenset({b"origin", b"sec-fetch-site"})
 """Where a page comes from is the router's to judge: a worker would compare it with its own host."""
 
@@ -159,7 +162,7 @@ class Upstreams:
         """With the workers' key in place of the client's, where workers have one."""
         if self._authorization is None:
             return list(headers)
-        others = [(name, value) for name, value in headers if name != b"authorization"]
+        others = [(name, value) for name, value in headers if name not in KEY_HEADERS]
         return [*others, (b"authorization", self._authorization)]
 
 
