@@ -127,7 +127,9 @@ async def silent(seen: Seen, answering: Answering) -> None:
 
 
 class FakeWorker:
-    """`behaviours` answer the next POSTs, one each; `behaviour` all others. `paths` answer GETs with documents."""
+    """`behaviours` answer the next POSTs, one each; `behaviour` all others. `paths` answer GETs with documents, and
+    `gets` as they like.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -139,6 +141,7 @@ class FakeWorker:
             "/health": {"status": "ready"},
             "/v1/models": {"object": "list", "data": [{"id": MODEL, "object": "model"}]},
         }
+        self.gets: dict[str, Behaviour] = {}
         self.num_hang_ups = 0
         self._thawed = asyncio.Event()
         self._thawed.set()
@@ -199,6 +202,8 @@ class FakeWorker:
         if seen.method == "POST" and seen.path not in self.paths:
             behave = self.behaviours.popleft() if self.behaviours else self.behaviour
             await behave(seen, answering)
+        elif seen.path in self.gets:
+            await self.gets[seen.path](seen, answering)
         elif seen.path in self.paths:
             await answering.whole(200, json.dumps(self.paths[seen.path]).encode())
         else:

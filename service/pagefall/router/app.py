@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -22,10 +22,10 @@ from pagefall.api.errors import on_http_exception, on_request_error
 from pagefall.api.json_response import json_response
 from pagefall.api.same_origin import same_origin
 from pagefall.errors import ConfigError, RequestError
+from pagefall.model.embedded_file import EMBEDDED_NAME
 from pagefall.router.attempts import Attempts
-from pagefall.router.config import RouterConfig
+from pagefall.router.config import RouterConfig, RoutingConfig
 from pagefall.router.decisions import DecisionLog
-from pagefall.router.fan_out import FanOut
 from pagefall.router.fleet import Fleet
 from pagefall.router.gate import Gate, no_worker
 from pagefall.router.health import HealthChecks
@@ -42,6 +42,8 @@ from pagefall.router.workers import Worker, WorkerRegistry
 from pagefall.router.workers_file import WorkersFile
 
 _FORWARDED: Final = ("/v1/{rest:path}", "/tokenize", "/detokenize")
+
+_OF_ONE_WORKER: Final = ("/cache/diagnose", "/cache/storage", "/cache/tree")
 
 
 class Router:
@@ -72,7 +74,12 @@ class Router:
         self.health = HealthChecks(registry, self.upstreams, config.workers)
         index = PrefixIndex()
         self.subscriptions = (
-            Subscriptions(registry, index, worker_api_key=config.workers.worker_api_key)
+            Subscriptions(
+                registry,
+                index,
+                worker_api_key=config.workers.worker_api_key,
+                models=None if encoder is None else _tokenised_models(config.routing),
+            )
             if config.routing.policy == "cache_aware"
             else None
         )
@@ -80,7 +87,7 @@ class Router:
             config.routing.policy, make_policy(config.routing.policy, index=index), make_policy("least_load")
         )
         self.decisions = DecisionLog(config.telling.explain_max_requests)
-        self.metrics = RouterMetrics(registry, self.gate, policy=policies.name)
+        self.metrics = RouterMetrics(registry, self.gate, self.subscriptions, policy=policies.name)
         proxy = Proxy(
             registry,
             self.gate,
@@ -134,8 +141,8 @@ class Router:
 
     def _create_app(self, proxy: Proxy) -> Starlette:
         http = self._config.http
-        fleet = Fleet(self.registry, FanOut(self.upstreams), self.decisions)
-        workers = WorkerApi(self.registry, max_body_bytes=http.max_body_bytes)
+        self._fleet = fleet = Fleet(self.registry, self.upstreams, self.decisions)
+        workers = WorkerApi(self.registry, self.subscriptions, max_body_bytes=http.max_body_bytes)
         middleware = [Middleware(AccessMiddleware)]
         if http.cors_origins is not None:
             middleware.append(cors(http.cors_origins))
@@ -147,10 +154,12 @@ class Router:
                 Route("/v1/models", fleet.models),
                 Route("/v1/models/{model:path}", fleet.model),
                 *(Route(path, proxy, methods=["POST"]) for path in _FORWARDED),
+                Route("/v1/responses/{rest:path}", fleet.kept_response, methods=["GET", "DELETE"]),
                 Route("/flush_cache", fleet.flush_cache, methods=["GET", "POST"]),
                 Route("/cache/stats", fleet.cache_stats),
                 Route("/cache/requests", fleet.cache_requests),
                 Route("/cache/explain/{request_id:path}", fleet.cache_explain),
+                *(Route(path, fleet.one_worker) for path in _OF_ONE_WORKER),
                 Route("/router/explain/{request_id:path}", fleet.router_explain),
                 Route("/router/workers", workers.list_or_add, methods=["GET", "POST"]),
                 Route("/router/workers/{worker:path}/drain", workers.drain, methods=["POST"]),
@@ -166,7 +175,10 @@ class Router:
         return app
 
     async def _metrics(self, request: Request) -> Response:
-        return Response(self.metrics.render(), headers={"content-type": self.metrics.content_type})
+        text = self.metrics.render()
+        if self._config.owns_workers:
+            text += (await self._fleet.metrics(request)).encode()
+        return Response(text, headers={"content-type": self.metrics.content_type})
 
     async def _ready(self, request: Request) -> Response:
         if self._is_stopping or not self.registry.has_ready:
@@ -175,6 +187,13 @@ class Router:
 
     async def _live(self, request: Request) -> Response:
         return json_response({"status": "live"})
+
+
+def _tokenised_models(routing: RoutingConfig) -> Collection[str] | None:
+    """The names of the model that the tokenizer is for; None where it was named, and so is taken for all of them."""
+    if routing.model_path is not None or routing.tokenizer_path is not None:
+        return None
+    return {EMBEDDED_NAME} if routing.served_model_name is None else {EMBEDDED_NAME, routing.served_model_name}
 
 
 class _GateKeeper:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import msgspec
 from starlette.requests import Request
@@ -17,7 +18,12 @@ from pagefall.router.decisions import Decision, DecisionLog
 from pagefall.router.fan_out import FanOut, Reply
 from pagefall.router.gate import no_worker
 from pagefall.router.sums import summed, summed_stats
+from pagefall.router.upstream import Upstreams
+from pagefall.router.worker_metrics import merged_metrics
 from pagefall.router.workers import Worker, WorkerRegistry
+
+_SCRAPE_SECONDS: Final = 3.0
+"""Prometheus gives up after ten."""
 
 _NO_STORE: Final = {"cache-control": "no-store"}
 
@@ -25,9 +31,10 @@ _NO_STORE: Final = {"cache-control": "no-store"}
 class Fleet:
     """The endpoints."""
 
-    def __init__(self, registry: WorkerRegistry, fan_out: FanOut, decisions: DecisionLog) -> None:
+    def __init__(self, registry: WorkerRegistry, upstreams: Upstreams, decisions: DecisionLog) -> None:
         self._registry = registry
-        self._fan_out = fan_out
+        self._fan_out = FanOut(upstreams)
+        self._scrape = FanOut(upstreams, timeout_seconds=_SCRAPE_SECONDS)
         self._decisions = decisions
 
     async def models(self, request: Request) -> Response:
@@ -104,6 +111,40 @@ class Fleet:
                 return json_response({**document, "worker": reply.worker.name, "routing": decision}, headers=_NO_STORE)
         raise _refusal(replies)
 
+    async def one_worker(self, request: Request) -> Response:
+        """The answer of the worker that `?worker=` names, as it is: it is about that one's cache alone."""
+        query = request.query_params
+        worker = self._registry.get(query.get("worker", ""))
+        if worker is None:
+            known = ", ".join(worker.name for worker in self._registry.workers[:20]) or "none"
+            raise RequestError(
+                f"Say with ?worker=NAME which worker is meant. There are: {known}.",
+                param="worker",
+                code="invalid_value" if "worker" in query else "worker_required",
+            )
+        others = urlencode([(name, value) for name, value in query.multi_items() if name != "worker"])
+        target = f"{request.url.path}?{others}" if others else request.url.path
+        [reply] = await self._ask(request, [worker], "GET", target=target)
+        if reply.status is None:
+            raise _refusal([reply])
+        return _as_it_is(reply)
+
+    async def kept_response(self, request: Request) -> Response:
+        """All are asked, since only the worker that made it has it."""
+        method = "DELETE" if request.method == "DELETE" else "GET"
+        replies = await self._ask(request, self._ready(), method)
+        for reply in replies:
+            if reply.is_success:
+                return _as_it_is(reply)
+        raise _refusal(replies)
+
+    async def metrics(self, request: Request) -> str:
+        """The workers', of those that answer in time, as one text."""
+        asked = [worker for worker in self._registry.workers if worker.has_been_healthy]
+        replies = await self._scrape.ask(asked, "GET", "/metrics", request.headers, http_request_id(request.scope))
+        texts = {reply.worker.name: reply.body.decode("utf-8", "replace") for reply in replies if reply.is_success}
+        return merged_metrics(texts)
+
     async def router_explain(self, request: Request) -> Response:
         """The router's own part, by an `x-request-id` or an answer's id."""
         wanted = request.path_params["request_id"]
@@ -148,6 +189,11 @@ class Fleet:
             path = (request.scope.get("raw_path") or request.url.path.encode()).decode("latin-1")
             target = f"{path}?{query}" if query else path
         return await self._fan_out.ask(workers, method, target, request.headers, http_request_id(request.scope))
+
+
+def _as_it_is(reply: Reply) -> Response:
+    headers = {**_NO_STORE, "content-type": "application/json"}
+    return Response(reply.body, status_code=reply.status or 502, headers=headers)
 
 
 def _by_worker(replies: Sequence[Reply]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, Literal, get_args
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
@@ -16,6 +17,7 @@ from pagefall.metrics import families
 from pagefall.metrics.histogram import Histogram
 from pagefall.router.decisions import Attempt, Decision
 from pagefall.router.gate import Gate, RefusalReason
+from pagefall.router.subscriptions import Subscriptions
 from pagefall.router.workers import Outcome, Worker, WorkerRegistry, WorkerState
 
 DecisionReason = Literal["device", "host", "storage", "no_prefix"]
@@ -32,8 +34,12 @@ class RouterMetrics(Collector):
 
     content_type: Final = CONTENT_TYPE_PLAIN_0_0_4
 
-    def __init__(self, registry: WorkerRegistry, gate: Gate, *, policy: str) -> None:
+    def __init__(
+        self, registry: WorkerRegistry, gate: Gate, subscriptions: Subscriptions | None, *, policy: str
+    ) -> None:
+        """`subscriptions` None: no events are read."""
         self._workers = registry
+        self._subscriptions = subscriptions
         self._gate = gate
         self._policy = policy
         self._num_retries: dict[Outcome, int] = dict.fromkeys(get_args(Outcome), 0)
@@ -101,6 +107,13 @@ class RouterMetrics(Collector):
             workers,
             lambda w: w.num_prefill_tokens,
         )
+        if (subscriptions := self._subscriptions) is not None:
+            yield _gauges(
+                "router_events_connected",
+                "1 while a worker's KV events are read",
+                workers,
+                partial(_is_connected, subscriptions),
+            )
         yield families.histogram(
             "router_routing_seconds", "Reading, tokenising and choosing, of each request", self._routing_seconds
         )
@@ -151,6 +164,11 @@ def _state(worker: Worker) -> str:
 
 def _breaker(worker: Worker) -> str:
     return worker.breaker.state
+
+
+def _is_connected(subscriptions: Subscriptions, worker: Worker) -> float:
+    state = subscriptions.state_of(worker.worker_id)
+    return float(state is not None and state.is_connected)
 
 
 def _by_state(

@@ -13,6 +13,8 @@ from pagefall.api.json_response import json_response
 from pagefall.errors import RequestError
 from pagefall.messages import BreakerState
 from pagefall.router.routing import WorkerId
+from pagefall.router.subscriber import SubscriptionState, SubscriptionStatus
+from pagefall.router.subscriptions import Subscriptions
 from pagefall.router.worker_urls import WorkerSpec, worker_spec
 from pagefall.router.workers import Origin, Outcome, Worker, WorkerRegistry, WorkerState
 
@@ -25,8 +27,20 @@ class AddWorker(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: str | None = None
 
 
+class WorkerEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the reader of its KV events is: the number of the last one taken, and how often some were missing."""
+
+    connected: bool
+    status: SubscriptionStatus
+    last_number: int | None
+    num_gaps: int
+    last_error: str | None
+
+
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """`trouble`: why its last probe failed. `num_ended`: requests it was sent, by how they ended."""
+    """`trouble`: why its last probe failed. `num_ended`: requests it was sent, by how they ended. `events` None: the
+    policy needs none.
+    """
 
     name: str
     url: WorkerId
@@ -40,6 +54,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     prefill_tokens_per_second: float | None
     seconds_per_output: float | None
     num_ended: dict[Outcome, int]
+    events: WorkerEvents | None
 
 
 class WorkersAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,29 +64,34 @@ class WorkersAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerApi:
     """The endpoints."""
 
-    def __init__(self, registry: WorkerRegistry, *, max_body_bytes: int) -> None:
+    def __init__(self, registry: WorkerRegistry, subscriptions: Subscriptions | None, *, max_body_bytes: int) -> None:
         self._registry = registry
+        self._subscriptions = subscriptions
         self._max_body_bytes = max_body_bytes
 
     async def list_or_add(self, request: Request) -> Response:
         """`POST {"url": ..., "name": ...}`; one that is known already is taken back if it was draining."""
         if request.method in ("GET", "HEAD"):
-            return json_response(WorkersAnswer(workers=[worker_status(w) for w in self._registry.workers]))
+            return json_response(WorkersAnswer(workers=[self._status(w) for w in self._registry.workers]))
         spec = await parse_body(request, AddWorker, _spec, max_body_bytes=self._max_body_bytes)
-        return json_response(worker_status(self._registry.add(spec, "api")), status=201)
+        return json_response(self._status(self._registry.add(spec, "api")), status=201)
 
     async def show_or_remove(self, request: Request) -> Response:
         """`DELETE` lets requests under way end first; with `?now=true` they go elsewhere, or break off."""
         worker = self._worker(request)
         if request.method == "DELETE":
             self._registry.remove(worker, at_once=_now(request))
-        return json_response(worker_status(worker))
+        return json_response(self._status(worker))
 
     async def drain(self, request: Request) -> Response:
         """It gets no more requests, and stays known: adding it again takes it back."""
         worker = self._worker(request)
         self._registry.drain(worker)
-        return json_response(worker_status(worker))
+        return json_response(self._status(worker))
+
+    def _status(self, worker: Worker) -> WorkerStatus:
+        events = None if self._subscriptions is None else self._subscriptions.state_of(worker.worker_id)
+        return worker_status(worker, events)
 
     def _worker(self, request: Request) -> Worker:
         wanted = request.path_params["worker"]
@@ -88,7 +108,7 @@ class WorkerApi:
         return worker
 
 
-def worker_status(worker: Worker) -> WorkerStatus:
+def worker_status(worker: Worker, events: SubscriptionState | None) -> WorkerStatus:
     return WorkerStatus(
         name=worker.name,
         url=worker.worker_id,
@@ -102,6 +122,17 @@ def worker_status(worker: Worker) -> WorkerStatus:
         prefill_tokens_per_second=worker.speeds.prefill_tokens_per_second,
         seconds_per_output=worker.speeds.seconds_per_output,
         num_ended=dict(worker.num_ended),
+        events=None if events is None else _events(events),
+    )
+
+
+def _events(state: SubscriptionState) -> WorkerEvents:
+    return WorkerEvents(
+        connected=state.is_connected,
+        status=state.status,
+        last_number=state.last_number,
+        num_gaps=state.num_gaps,
+        last_error=state.last_error,
     )
 
 

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.byte_tokenizer import byte_tokenizer
-from tests.fake_worker import Answering, Seen, fake_workers, silent, status
+from tests.fake_worker import Answering, Behaviour, FakeWorker, Seen, fake_workers, silent, status
 from tests.router_rig import CHAT, RunningRouter, router_config, running_router, until
 
 from pagefall.actors.encoding import PromptEncoder
 from pagefall.config import HttpConfig
+from pagefall.kv_events import Hello, SnapshotEnd, encode_line
 from pagefall.router.config import RoutingConfig, TellingConfig
 from pagefall.router.request_log import RequestLog
 
@@ -185,6 +187,119 @@ async def test_metrics_count_what_happened() -> None:
     assert samples["pagefall_router_cached_tokens_total",] == 16
     assert samples["pagefall_router_routing_seconds_count",] == 1
     assert samples["pagefall_router_running_requests",] == 0
+
+
+async def test_metrics_of_workers_that_nobody_else_reaches_are_there_too() -> None:
+    def tells(value: int) -> Behaviour:
+        async def behave(seen: Seen, answering: Answering) -> None:
+            await answering.whole(200, f"# HELP up Up\n# TYPE up gauge\nup {value}\n".encode())
+
+        return behave
+
+    async with fake_workers("a", "b", "c") as workers:
+        for value, worker in enumerate(workers[:2]):
+            worker.gets["/metrics"] = tells(value)
+        config = router_config(*workers)
+        async with running_router(msgspec.structs.replace(config, owns_workers=True)) as running:
+            text = (await running.client.get("/metrics")).text
+        async with running_router(config) as running:
+            alone = (await running.client.get("/metrics")).text
+    [family] = [family for family in text_string_to_metric_families(text) if family.name == "up"]
+    assert [(sample.labels["worker"], sample.value) for sample in family.samples] == [("w0", 0), ("w1", 1)]
+    assert "pagefall_router_info" in text
+    assert "up{" not in alone
+
+
+async def test_what_is_read_of_a_workers_events_is_told() -> None:
+    async def publish(seen: Seen, answering: Answering) -> None:
+        hello = Hello(epoch="e", number=7, model="any", namespace="6d" * 32, page_size=16, has_snapshot=True)
+        await answering.begin("application/x-ndjson")
+        await answering.chunk(encode_line(hello) + encode_line(SnapshotEnd(number=7)))
+        await answering.until_left()
+
+    routing = RoutingConfig(policy="cache_aware")
+    async with fake_workers("a", "b") as [one, other]:
+        one.gets["/cache/events"] = publish
+        async with running_router(router_config(one, other, routing=routing)) as running:
+            subscriptions = running.router.subscriptions
+            assert subscriptions is not None
+            await until(lambda: [state.status for state in subscriptions.states] == ["live", "unsupported"])
+            workers = document(await running.client.get("/router/workers"))["workers"]
+            metrics = (await running.client.get("/metrics")).text
+    nothing = {"num_gaps": 0, "last_error": None}
+    assert [worker["events"] for worker in workers] == [
+        {"connected": True, "status": "live", "last_number": 7, **nothing},
+        {"connected": False, "status": "unsupported", "last_number": None, **nothing},
+    ]
+    assert 'pagefall_router_events_connected{worker="w0"} 1.0' in metrics
+    assert 'pagefall_router_events_connected{worker="w1"} 0.0' in metrics
+
+
+async def test_with_no_tokenizer_but_the_embedded_models_only_its_events_are_taken() -> None:
+    async def publish(seen: Seen, answering: Answering) -> None:
+        hello = Hello(epoch="e", number=7, model="other", namespace="6d" * 32, page_size=16, has_snapshot=True)
+        await answering.begin("application/x-ndjson")
+        await answering.chunk(encode_line(hello) + encode_line(SnapshotEnd(number=7)))
+        await answering.until_left()
+
+    async def status_with(worker: FakeWorker, routing: RoutingConfig, encoder: PromptEncoder) -> str:
+        async with running_router(router_config(worker, routing=routing), encoder) as running:
+            subscriptions = running.router.subscriptions
+            assert subscriptions is not None
+            await until(lambda: [state.status in ("live", "other_model") for state in subscriptions.states] == [True])
+            return subscriptions.states[0].status
+
+    with PromptEncoder(byte_tokenizer(), max_waiting=10) as encoder:
+        async with fake_workers("a") as [worker]:
+            worker.gets["/cache/events"] = publish
+            assert await status_with(worker, RoutingConfig(), encoder) == "other_model"
+            assert await status_with(worker, RoutingConfig(tokenizer_path="named"), encoder) == "live"
+            assert await status_with(worker, RoutingConfig(served_model_name="other"), encoder) == "live"
+
+
+async def test_what_is_of_one_workers_cache_is_asked_of_the_one_that_is_named() -> None:
+    async with fake_workers("a", "b") as [one, other]:
+        other.paths["/cache/tree"] = {"branches": []}
+        async with running_router(router_config(one, other)) as running:
+            get = running.client.get
+            unnamed = document(await get("/cache/tree"), 400)["error"]
+            unknown = document(await get("/cache/storage?worker=w7"), 400)["error"]
+            tree = document(await get("/cache/tree?max_branches=3&worker=w1"))
+            refused = document(await get("/cache/diagnose?worker=w0"), 404)["error"]
+    assert (unnamed["param"], unnamed["code"]) == ("worker", "worker_required")
+    assert "w0, w1" in unnamed["message"]
+    assert unknown["code"] == "invalid_value"
+    assert tree == {"branches": []}
+    assert [seen.target for seen in other.seen if seen.path == "/cache/tree"] == ["/cache/tree?max_branches=3"]
+    assert refused["message"] == "no such path"
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+async def test_a_kept_response_is_found_at_whichever_worker_has_it(method: str) -> None:
+    async with fake_workers("a", "b") as [one, other]:
+        other.paths["/v1/responses/resp_1"] = {"id": "resp_1"}
+        async with running_router(router_config(one, other)) as running:
+            kept = document(await running.client.request(method, "/v1/responses/resp_1"))
+            missing = document(await running.client.request(method, "/v1/responses/resp_2"), 404)["error"]
+    assert kept == {"id": "resp_1"}
+    assert missing["message"] == "no such path"
+    asked = [(seen.method, seen.target) for seen in other.seen if seen.path.startswith("/v1/responses/")]
+    assert asked == [(method, "/v1/responses/resp_1"), (method, "/v1/responses/resp_2")]
+
+
+async def test_a_clients_key_in_anthropics_header_reaches_the_workers_too() -> None:
+    async with fake_workers("a") as [worker], running_router(router_config(worker)) as running:
+        worker.seen.clear()
+        document(await running.client.get("/v1/models", headers={"x-api-key": "mine"}))
+        assert [seen.headers.get("x-api-key") for seen in worker.seen if seen.path == "/v1/models"] == ["mine"]
+
+
+async def test_of_what_clients_write_only_the_beginning_is_remembered() -> None:
+    async with fake_workers("a") as [worker], running_router(router_config(worker)) as running:
+        await running.client.post(f"/v1/{'p' * 500}", content=json.dumps({"model": "m" * 100_000}))
+        [decision] = running.router.decisions
+    assert decision.model == "m" * 200
+    assert len(decision.path) == 200
 
 
 async def test_the_log_of_requests_has_a_line_of_json_for_each(tmp_path: Path) -> None:
