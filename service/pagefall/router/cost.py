@@ -23,8 +23,8 @@ class CostWeights(msgspec.Struct, frozen=True, kw_only=True):
 
     `displacement_weight`: computing a token in the fullest cache costs this much more, since it pushes out another that
     has to be computed again. Without it, prompts that are known nowhere fill the caches unevenly, and a short queue is
-    enough to have a prefix computed twice. In simulation the hit rate of 64 shared prefixes in 4 caches rises from
-    0.68 to 0.88 with it.
+    enough to have a prefix computed twice. With four real workers and 64 prefixes, of which each holds a quarter, hits
+    were 86% of the possible ones with 1, and 94% with 4, but then the busiest worker had 1.37 times the mean.
     """
 
     host_load: float = 0.1
@@ -33,7 +33,7 @@ class CostWeights(msgspec.Struct, frozen=True, kw_only=True):
     prior_seconds_per_output: float = 0.02
     slack_seconds: float = 0.002
     slack_fraction: float = 0.05
-    displacement_weight: float = 1.0
+    displacement_weight: float = 3.0
 
 
 class TokenHits(msgspec.Struct, frozen=True):

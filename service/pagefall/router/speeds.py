@@ -7,6 +7,12 @@ from typing import Final
 _WEIGHT: Final = 0.2
 """Of the newest sample, in an exponentially weighted mean."""
 
+_WEIGHT_UP: Final = 0.02
+"""Of a sample that is slower, for answers: prompts that are read beside an answer slow it down, and count as what is
+ahead already. Counted twice they would make a short queue look worse than computing a prefix anew: what is learnt stays
+near the quick ones.
+"""
+
 _MIN_PREFILL_TOKENS: Final = 64
 """Fewer say how long a request takes at all, not how fast a prompt is read."""
 
@@ -26,8 +32,10 @@ class MeasuredSpeeds:
     def outputs(self, *, num_outputs: int, seconds: float) -> None:
         """`num_outputs` tokens of one answer came in `seconds`, after its first."""
         if num_outputs > 0 and seconds > 0:
-            self.seconds_per_output = _mixed(self.seconds_per_output, seconds / num_outputs)
+            sample, known = seconds / num_outputs, self.seconds_per_output
+            weight = _WEIGHT_UP if known is not None and sample > known else _WEIGHT
+            self.seconds_per_output = _mixed(known, sample, weight)
 
 
-def _mixed(known: float | None, sample: float) -> float:
-    return sample if known is None else known + _WEIGHT * (sample - known)
+def _mixed(known: float | None, sample: float, weight: float = _WEIGHT) -> float:
+    return sample if known is None else known + weight * (sample - known)

@@ -6,6 +6,7 @@ import pytest
 
 from pagefall.router.cost import CostWeights, Speeds, TokenHits, fleet_speeds, request_cost
 from pagefall.router.routing import WorkerId, WorkerView
+from pagefall.router.speeds import MeasuredSpeeds
 
 WEIGHTS = CostWeights(host_load=0.1, storage_load=0.5, displacement_weight=0.0)
 FLEET = Speeds(1000.0, 0.01)
@@ -65,3 +66,13 @@ def test_work_in_a_full_cache_costs_more_and_takes_no_longer() -> None:
     full = request_cost(view(), TokenHits(), 1000, 1.0, FLEET, weights)
     assert empty.seconds == empty.ttft_seconds == full.ttft_seconds
     assert full.seconds == pytest.approx(3 * full.ttft_seconds)
+
+
+def test_answers_that_prompts_slow_down_teach_little() -> None:
+    speeds = MeasuredSpeeds()
+    speeds.outputs(num_outputs=10, seconds=0.5)
+    assert speeds.seconds_per_output == pytest.approx(0.05)
+    speeds.outputs(num_outputs=10, seconds=5.0)
+    assert speeds.seconds_per_output == pytest.approx(0.05 + 0.02 * 0.45)
+    speeds.outputs(num_outputs=10, seconds=0.5)
+    assert speeds.seconds_per_output < 0.058
