@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import random
+import signal
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,6 +20,7 @@ from pagefall.tiers.host_memory import HostMemory
 from pagefall.tiers.storage_client import StorageClient
 from pagefall_storage.config import ByteSize
 from pagefall_storage.file import FileBackend, FileConfig
+from pagefall_storage.file_io import Write
 from pagefall_storage.protocol import Key
 
 
@@ -33,12 +37,27 @@ def write_until_killed(folder: Path, max_bytes: int, seed: int, pages: Pages, to
     """Writes and deletes one prompt's pages after the other; several at a time, and never the same.
 
     `told` hears `(index, False)` before the pages of a prompt are deleted, and `(index, True)` when all are stored.
+    With an odd seed it does not wait for others to kill it: it dies in the middle of a page.
     """
     asyncio.run(_write(folder, max_bytes, seed, pages, told))
 
 
+def dying_write(num_writes: int) -> Write:
+    """As `os.write`, but that the process ends when half of the write of this number is done."""
+    count = itertools.count(1)
+
+    def write(fd: int, data: memoryview) -> int:
+        if next(count) == num_writes:
+            os.write(fd, data[: len(data) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return os.write(fd, data)
+
+    return write
+
+
 async def _write(folder: Path, max_bytes: int, seed: int, pages: Pages, told: Connection) -> None:
-    backend = FileBackend(folder, FileConfig(max_bytes=ByteSize(max_bytes), min_free_bytes=ByteSize(0)))
+    config = FileConfig(max_bytes=ByteSize(max_bytes), min_free_bytes=ByteSize(0))
+    backend = FileBackend(folder, config, write=dying_write(seed % 40) if seed % 2 else os.write)
     num_prompts, num_pages = len(pages.keys), len(pages.keys[0])
     memory = HostMemory(len(pages.payloads[0][0]), num_prompts * num_pages, pinned=False)
     payloads = [np.frombuffer(payload, dtype=np.uint8) for prompt in pages.payloads for payload in prompt]

@@ -63,9 +63,12 @@ class Writers:
         process.start()
         told.close()
         assert hears.poll(timeout=20)
-        time.sleep(random.Random(seed).uniform(0.0, 0.1))
-        process.kill()
-        process.join()
+        if seed % 2:
+            process.join(timeout=20)
+        else:
+            time.sleep(random.Random(seed).uniform(0.0, 0.1))
+            process.kill()
+            process.join()
         assert process.exitcode == -signal.SIGKILL
         while hears.poll():
             try:
@@ -113,7 +116,7 @@ async def test_after_each_of_many_kills_the_store_is_whole_and_at_last_it_gives_
         num_unfinished += sum(path.name.isdigit() for path in temp_files(tmp_path))
         await assert_whole(tmp_path, writers, pages, max_bytes=max_bytes, is_full=is_full)
     assert any(writers.is_stored.values())
-    assert num_unfinished, "it was never killed while it wrote"
+    assert num_unfinished >= NUM_KILLS // 2, "it was not killed while it wrote"
     async with open_store(tmp_path, max_bytes=max_bytes) as store, engine_over(loaded, store) as engine:
         answers = [await engine.ask(prompt) for prompt in PROMPTS]
         assert [answer.token_ids for answer in answers] == [truth(prompt) for prompt in PROMPTS]

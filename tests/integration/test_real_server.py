@@ -248,8 +248,8 @@ def test_the_tokenizer_counts_as_the_usage_does(server: RealServer, client: open
 @pytest.mark.parametrize(
     ("fields", "param", "code"),
     [
-        ({"n": 2}, "n", "unsupported_value"),
-        ({"tools": [{"type": "function"}]}, "tools", "unsupported_value"),
+        ({"n": 1000}, "n", "invalid_value"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "unsupported_value"),
         ({"min_tokens": 5}, "min_tokens", "unsupported_value"),
         ({"temperature": 3}, "temperature", "invalid_value"),
         ({"max_tokens": 5000}, "messages", "context_length_exceeded"),
