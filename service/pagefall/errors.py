@@ -7,7 +7,9 @@ escapes an actor is a bug and stops the service loudly.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 ErrorType = Literal[
     "invalid_request_error",
@@ -55,3 +57,9 @@ class RequestError(PagefallError):
         self.param = param
         self.code = code
         self.retry_after_seconds = retry_after_seconds
+
+
+def first_failure(group: BaseExceptionGroup[E]) -> E:
+    """The first of what a task group raised, however deep it lies in it."""
+    first = group.exceptions[0]
+    return first_failure(first) if isinstance(first, BaseExceptionGroup) else first

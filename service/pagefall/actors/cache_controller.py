@@ -24,6 +24,7 @@ import msgspec
 from pagefall.actors.base import Actor
 from pagefall.actors.mailbox import Address, Mailbox, MailboxClosed
 from pagefall.actors.store_slot import StoreSlot
+from pagefall.errors import first_failure
 from pagefall.messages import (
     AttachStorage,
     BackedUp,
@@ -134,7 +135,7 @@ class CacheController(Actor[ToController]):
         except TimeoutError:
             _log.warning("transfers under way were given up after %g s", self._grace_seconds)
         except ExceptionGroup as failures:
-            raise _first(failures) from failures
+            raise first_failure(failures) from failures
 
     def _begin(self, message: ToController, transfers: asyncio.TaskGroup) -> None:
         match message:
@@ -264,9 +265,3 @@ class CacheController(Actor[ToController]):
 
 def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
-
-
-def _first(failures: ExceptionGroup) -> Exception:
-    """The first failure of a task group, however deep."""
-    first = failures.exceptions[0]
-    return _first(first) if isinstance(first, ExceptionGroup) else first

@@ -8,6 +8,8 @@ from typing import Any
 import anyio
 from starlette.types import Receive
 
+from pagefall.errors import first_failure
+
 
 async def run_until_disconnect(receive: Receive, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Runs `work`, cancelling it when the client hangs up; the request's body must have been read."""
@@ -23,7 +25,7 @@ async def run_until_disconnect(receive: Receive, work: Callable[[], Coroutine[An
             await work()
             group.cancel_scope.cancel()
     except ExceptionGroup as failures:
-        raise _first(failures) from None
+        raise first_failure(failures) from None
 
 
 async def run_all(work: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
@@ -33,11 +35,4 @@ async def run_all(work: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> No
             for item in work:
                 group.start_soon(item)
     except ExceptionGroup as failures:
-        raise _first(failures) from None
-
-
-def _first(failures: ExceptionGroup[Exception]) -> Exception:
-    failure: Exception = failures
-    while isinstance(failure, ExceptionGroup):
-        failure = failure.exceptions[0]
-    return failure
+        raise first_failure(failures) from None

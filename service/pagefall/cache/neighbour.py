@@ -8,15 +8,13 @@ import numpy as np
 
 from pagefall.cache.node import Node
 from pagefall.cache.tree import RadixTree
+from pagefall.common_tokens import num_common_tokens
 from pagefall.messages import TokenIds
 
 _MAX_CHILDREN: Final = 256
 """So many siblings are compared with the prompt at most; beyond that the nearest of these will do."""
 
 _MAX_ROOTS: Final = 512
-
-_FIRST_TOKENS: Final = 64
-"""So many are compared first: paths that part, part early, and what is behind that need not be read."""
 
 
 class Neighbour(NamedTuple):
@@ -58,19 +56,6 @@ def num_pages_elsewhere(tree: RadixTree, root: bytes, tokens: bytes) -> int:
 def tokens_of(token_bytes: bytes | memoryview) -> TokenIds:
     """A view of whole tokens, `[num_tokens]`; nothing is copied."""
     return np.frombuffer(token_bytes, dtype="<u4", count=len(token_bytes) // 4)
-
-
-def num_common_tokens(ours: TokenIds, theirs: TokenIds) -> int:
-    """How many leading tokens two runs share. O(of these)."""
-    length = min(len(ours), len(theirs))
-    start, stop = 0, min(_FIRST_TOKENS, length)
-    while start < length:
-        differs = ours[start:stop] != theirs[start:stop]
-        first = int(differs.argmax())
-        if differs[first]:
-            return start + first
-        start, stop = stop, min(3 * stop - 2 * start, length)  # each piece is twice as long as the one before
-    return length
 
 
 def _closest_child(node: Node, tokens: bytes, offset: int) -> bytes | None:

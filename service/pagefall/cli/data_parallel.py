@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from pagefall.config import ServeConfig
-from pagefall.errors import PagefallError
+from pagefall.errors import first_failure
 from pagefall.router.app import Router
 from pagefall.router.config import RouterConfig, RoutingConfig, TellingConfig, WorkersConfig
 from pagefall.router.replicas import ReplicaError, Replicas
@@ -74,7 +74,7 @@ def serve_data_parallel(
         failure = failures.subgroup(ReplicaError)
         if failure is None:
             raise
-        raise _first(failure) from None
+        raise first_failure(failure) from None
 
 
 def worker_command(
@@ -130,11 +130,3 @@ def _num_sharing(number: int, num_workers: int, num_gpus: int) -> int:
 def _num_gpus() -> int:
     """NVIDIA's, as Linux shows them; asking torch would take seconds and a context on each."""
     return len(list(Path("/dev").glob("nvidia[0-9]*")))
-
-
-def _first(group: BaseExceptionGroup[PagefallError]) -> PagefallError:
-    failure: BaseException = group
-    while isinstance(failure, BaseExceptionGroup):
-        failure = failure.exceptions[0]
-    assert isinstance(failure, PagefallError)
-    return failure

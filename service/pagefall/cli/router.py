@@ -8,6 +8,7 @@ from typing import Final
 
 from pagefall.cli.config_file import read_config_file
 from pagefall.cli.flags import Flag, FlagTable, Group
+from pagefall.cli.http_flags import cors_flag, http_flags
 from pagefall.cli.parser import build_config, contradiction, parse_arguments
 from pagefall.cli.template import template_text
 from pagefall.config import HttpConfig
@@ -89,29 +90,10 @@ ROUTER_FLAGS: Final = FlagTable(
             "http",
             HttpConfig,
             (
-                Flag("host", "address to listen on; 0.0.0.0 is every IPv4 interface", "ADDRESS"),
-                Flag("port", "TCP port to listen on; 0 picks a free one", minimum=0, maximum=65535),
-                Flag("api-key", "ask every client for this bearer token", "KEY", environ="PAGEFALL_API_KEY"),
-                Flag(
-                    "admin-api-key",
-                    "the token that /router/workers asks for where --api-key is set, and /cache/",
-                    "KEY",
-                    environ="PAGEFALL_ADMIN_API_KEY",
+                *http_flags(
+                    admin_key_help="the token that /router/workers asks for where --api-key is set, and /cache/",
                 ),
-                Flag("log-level", "how much the log says"),
-                Flag("max-body-bytes", "largest request body; larger ones are refused with 413", minimum=1),
-                Flag(
-                    "shutdown-grace-seconds",
-                    "how long requests under way may go on after Ctrl-C or SIGTERM",
-                    "SECONDS",
-                    minimum=0,
-                    maximum=86400,
-                ),
-                Flag(
-                    "cors-origins",
-                    "pages that a browser lets use this router, for example https://chat.example; absent: none",
-                    "ORIGIN[,ORIGIN]|*",
-                ),
+                cors_flag(listener="router"),
             ),
         ),
         Group(

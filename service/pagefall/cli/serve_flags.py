@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pagefall.cli.flags import Flag, FlagTable, Group
+from pagefall.cli.http_flags import cors_flag, http_flags
 from pagefall.config import (
     CacheConfig,
     HttpConfig,
@@ -116,23 +117,9 @@ SERVE_FLAGS = FlagTable(
             "http",
             HttpConfig,
             (
-                Flag("host", "address to listen on; 0.0.0.0 is every IPv4 interface", "ADDRESS"),
-                Flag("port", "TCP port to listen on; 0 picks a free one", minimum=0, maximum=65535),
-                Flag("api-key", "ask every client for this bearer token", "KEY", environ="PAGEFALL_API_KEY"),
-                Flag(
-                    "admin-api-key",
-                    "the token that all paths below /cache/ ask for; without it --api-key opens all but /cache/storage",
-                    "KEY",
-                    environ="PAGEFALL_ADMIN_API_KEY",
-                ),
-                Flag("log-level", "how much the log says"),
-                Flag("max-body-bytes", "largest request body; larger ones are refused with 413", minimum=1),
-                Flag(
-                    "shutdown-grace-seconds",
-                    "how long requests under way may go on after Ctrl-C or SIGTERM",
-                    "SECONDS",
-                    minimum=0,
-                    maximum=86400,
+                *http_flags(
+                    admin_key_help="the token that all paths below /cache/ ask for; without it --api-key opens all but "
+                    "/cache/storage",
                 ),
                 Flag("max-stored-responses", "how many answers of /v1/responses are kept; 0: none", minimum=0),
                 Flag("max-stored-response-bytes", "and how large all of them are, with their conversations", minimum=0),
@@ -150,11 +137,7 @@ SERVE_FLAGS = FlagTable(
                     minimum=0,
                     maximum=86400,
                 ),
-                Flag(
-                    "cors-origins",
-                    "pages that a browser lets use this server, for example https://chat.example; absent: none",
-                    "ORIGIN[,ORIGIN]|*",
-                ),
+                cors_flag(listener="server"),
             ),
         ),
         Group(

@@ -6,7 +6,8 @@ from typing import Final
 
 import msgspec
 
-from pagefall.insight.prompt_text import PromptText, PromptTokenizer, characters, common_length
+from pagefall.insight.diagnosis.alignment import common_head
+from pagefall.insight.prompt_text import PromptText, PromptTokenizer, characters
 from pagefall.messages import Divergence, TokenIds
 
 _WINDOW_TOKENS: Final = 48
@@ -53,7 +54,7 @@ def difference(
     ours = characters(tokenizer, token_ids[window : at + _WINDOW_TOKENS])
     theirs = characters(tokenizer, divergence.other_token_ids)
     shared = len(characters(tokenizer, token_ids[window:at]))
-    same = common_length(theirs, ours)
+    same = common_head(theirs, ours)
     first_ends = max(
         len(characters(tokenizer, token_ids[window : at + 1])),
         len(characters(tokenizer, divergence.other_token_ids[: at + 1 - window])),

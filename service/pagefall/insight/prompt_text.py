@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from pagefall.errors import RequestError
+from pagefall.insight.diagnosis.alignment import common_head
 from pagefall.messages import TokenIds
 from pagefall.text.requests import ChatMessage, ChatPrompt, TextPrompt, Tool
 from pagefall.text.tokenizer import EncodedText
@@ -67,7 +68,7 @@ class PromptText:
             head = decoded(self._tokenizer, self._token_ids[:end])
             if self.text.startswith(head):  # not where a character is cut
                 return len(head) + len(characters(self._tokenizer, self._token_ids[end:num_tokens]))
-        return common_length(decoded(self._tokenizer, self._token_ids[:num_tokens]), self.text)
+        return common_head(decoded(self._tokenizer, self._token_ids[:num_tokens]), self.text)
 
 
 def prompt_text(prompt: ChatPrompt | TextPrompt | None, token_ids: TokenIds, tokenizer: PromptTokenizer) -> PromptText:
@@ -97,20 +98,6 @@ def characters(tokenizer: PromptTokenizer, token_ids: Sequence[int] | TokenIds) 
     """
     text = b"".join(tokenizer.token_bytes(int(token_id)) for token_id in token_ids)
     return codecs.getincrementaldecoder("utf-8")("replace").decode(text)
-
-
-def common_length(one: str, other: str) -> int:
-    """How many leading characters are the same."""
-    if one == other[: len(one)]:
-        return len(one)
-    low, high = 0, min(len(one), len(other))
-    while low < high:  # slices are compared in C, characters one by one are not
-        middle = (low + high + 1) // 2
-        if one[:middle] == other[:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _sent(prompt: ChatPrompt | TextPrompt, tokenizer: PromptTokenizer) -> str | None:

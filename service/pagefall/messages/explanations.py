@@ -98,7 +98,7 @@ class PrefixReport(msgspec.Struct, frozen=True, kw_only=True):
     `num_tokens_by_source` has every `TokenSource` and adds up to `num_prompt_tokens`. `misses` are in order and cover
     every page with a `computed` or `unreached` token once. `num_known_tokens`: what a cache of unlimited size would
     have given, as far back as the server remembers: at most all whole pages before the last token.
-    `saved_seconds`: the estimate of computing what was cached, less nothing; 0 where nothing was measured yet.
+    `saved_seconds`: the estimate of computing what was cached; 0 where nothing was measured yet.
     """
 
     page_size: int

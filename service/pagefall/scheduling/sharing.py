@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pagefall.messages import TokenIds
+from pagefall.common_tokens import num_common_tokens
 from pagefall.scheduling.request import Awaited, Prefilling, Request
 from pagefall.scheduling.running import RunningTable
 
@@ -28,7 +28,7 @@ def find_shared_prefill(
         other = prefill.request
         if other.root != request.root or other.token_ids[page].tobytes() != wanted:
             continue
-        num_common = _num_common(token_ids[:num_usable], other.token_ids) // page_size * page_size
+        num_common = num_common_tokens(token_ids[:num_usable], other.token_ids) // page_size * page_size
         if num_common > (num_matched if best is None else best.num_tokens):
             best = Awaited(prefill, num_common)
     return best
@@ -37,10 +37,3 @@ def find_shared_prefill(
 def is_under_way(awaited: Awaited, running: RunningTable) -> bool:
     """False once the tokens are cached, or the request that computed them has ended or was preempted."""
     return awaited.prefill in running and awaited.prefill.num_computed < awaited.num_tokens
-
-
-def _num_common(left: TokenIds, right: TokenIds) -> int:
-    length = min(len(left), len(right))
-    differs = left[:length] != right[:length]
-    first = int(differs.argmax()) if length else 0
-    return first if length and differs[first] else length

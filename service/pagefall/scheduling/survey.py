@@ -8,7 +8,8 @@ import numpy as np
 
 from pagefall.cache.history import Evicted, PrefixHistory, Remembered
 from pagefall.cache.keys import page_keys_of_bytes, token_bytes
-from pagefall.cache.neighbour import Neighbour, num_common_tokens, tokens_of
+from pagefall.cache.neighbour import Neighbour, tokens_of
+from pagefall.common_tokens import num_common_tokens
 from pagefall.messages import Divergence, RequestId, TokenIds
 from pagefall.scheduling.request import Request
 from pagefall.scheduling.state import SchedulerState

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import msgspec
-import numpy as np
 
+from pagefall.common_tokens import num_common_tokens
 from pagefall.errors import RequestError
 from pagefall.messages import TokenIds
 from pagefall.text.requests import ChatMessage, ChatPrompt, PinRequest
@@ -40,13 +40,7 @@ def _prefix_length(
             prompt, messages=messages, add_generation_prompt=False, continue_final_message=False
         )
         try:
-            return _num_common(token_ids, encode(part))
+            return num_common_tokens(token_ids, encode(part))
         except RequestError:  # it may be that the template wants a user's message
             continue
     return 0
-
-
-def _num_common(one: TokenIds, other: TokenIds) -> int:
-    length = min(len(one), len(other))
-    different = np.flatnonzero(one[:length] != other[:length])
-    return int(different[0]) if len(different) else length

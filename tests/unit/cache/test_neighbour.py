@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pagefall.cache.neighbour import num_common_tokens, tokens_of
+from pagefall.cache.neighbour import tokens_of
+from pagefall.common_tokens import num_common_tokens
 
 
 def plain(ours: list[int], theirs: list[int]) -> int:
