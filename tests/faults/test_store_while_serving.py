@@ -21,6 +21,7 @@ from tests.redis_servers import RedisServer, free_port
 pytestmark = pytest.mark.timeout(180)
 
 PROMPT: Final = prompt_of(6, 400)
+PATIENT: Final = ("--hicache-storage-prefetch-policy", "wait_complete")  # a tiny model computes faster than it fetches
 ALL_FROM_STORAGE: Final = {"device": 0, "host": 0, "storage": NUM_PAGES * 16}
 _WRITTEN: Final = re.compile(r'^pagefall_transfer_pages_total\{direction="host_to_storage"\} (.*)$', re.MULTILINE)
 
@@ -53,7 +54,7 @@ def forget_all_but_the_store(server: RealServer) -> None:
 def test_a_store_is_attached_shown_and_detached_over_http(flags: Sequence[str], tmp_path: Path) -> None:
     folder = str(tmp_path / "store")
     settings = {"path": folder, "min_free_bytes": 0}
-    with real_server(tmp_path, *flags, "--admin-api-key", "sk-admin") as server:
+    with real_server(tmp_path, *flags, *PATIENT, "--admin-api-key", "sk-admin") as server:
         url, headers = f"{server.url}/cache/storage", {"authorization": "Bearer sk-admin"}
         assert httpx.get(url).status_code == 401
         assert httpx.get(url, headers=headers).json()["attached"] is False
@@ -68,11 +69,11 @@ def test_a_store_is_attached_shown_and_detached_over_http(flags: Sequence[str], 
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "extra_config")
         hit = complete(server.url, PROMPT)
         assert hit["choices"] == cold["choices"]
-        assert tokens_by_tier(hit)["storage"] > 0
+        assert tokens_by_tier(hit) == ALL_FROM_STORAGE
         assert httpx.delete(url, headers=headers, timeout=60).json()["attached"] is False
         forget_all_but_the_store(server)
         assert tokens_by_tier(complete(server.url, PROMPT))["storage"] == 0
-    from_the_start = ("--hicache-storage-backend", "file", "--hicache-storage-prefetch-policy", "wait_complete")
+    from_the_start = ("--hicache-storage-backend", "file", *PATIENT)
     extra = ("--hicache-storage-backend-extra-config", json.dumps(settings), "--hicache-storage-required")
     with real_server(tmp_path, *flags, *from_the_start, *extra) as server:
         hit = complete(server.url, PROMPT)
@@ -82,7 +83,7 @@ def test_a_store_is_attached_shown_and_detached_over_http(flags: Sequence[str], 
 
 def test_a_server_starts_without_its_redis_and_uses_it_once_it_is_there(flags: Sequence[str], tmp_path: Path) -> None:
     redis = RedisServer(tmp_path / "redis")
-    store = ("--hicache-storage-backend", "redis", "--hicache-storage-prefetch-policy", "wait_complete")
+    store = ("--hicache-storage-backend", "redis", *PATIENT)
     extra = ("--hicache-storage-backend-extra-config", json.dumps({"url": redis.url}))
     try:
         with real_server(tmp_path, *flags, *store, *extra) as server:

@@ -16,7 +16,11 @@ HOST_TIER: Final = (
     *("--enable-hierarchical-cache", "--hicache-ratio", "2"),
     *("--hicache-io-backend", "kernel", "--hicache-mem-layout", "page_first"),
 )
-FILE_TIER: Final = (*HOST_TIER, "--hicache-storage-backend", "file")
+# Patience, for on a busy machine computing may look nearer than fetching, and would be chosen.
+FILE_TIER: Final = (
+    *HOST_TIER,
+    *("--hicache-storage-backend", "file", "--hicache-storage-prefetch-policy", "wait_complete"),
+)
 PROMPT: Final = "".join(f"Line {number}: a prompt that is long enough to be worth keeping.\n" for number in range(40))
 WRITTEN: Final = re.compile(r'^pagefall_transfer_pages_total\{direction="host_to_storage"\} (.*)$', re.MULTILINE)
 
@@ -79,12 +83,12 @@ def test_the_file_tier_gives_back_what_the_host_has_lost_after_a_restart_too(
         assert set(flush(server)) == {"device", "host"}
         from_store = Answer(server)
         assert from_store.text == cold.text
-        assert from_store.by_tier.get("storage", 0) >= 0.8 * cold.num_whole_pages
+        assert from_store.by_tier == {"storage": cold.num_whole_pages}
         assert str(folder) in server.log
     with real_server(tmp_path, *FILE_TIER) as server:
         restarted = Answer(server)
         assert restarted.text == cold.text
-        assert restarted.by_tier.get("storage", 0) >= 0.8 * cold.num_whole_pages
+        assert restarted.by_tier == {"storage": cold.num_whole_pages}
         assert flush(server, "device,host,storage")["storage"] >= cold.num_whole_pages // 16
         assert Answer(server).num_cached == 0
     assert not [path for path in folder.rglob("*") if "tmp" in path.name and path.is_file()]
