@@ -24,7 +24,10 @@ from pagefall.text.tokenizer import Tokenizer
 T = TypeVar("T")
 
 _LARGE: Final = 1000
-"""More characters or ids than this may take over a millisecond."""
+"""More characters or ids than this may take over a millisecond on a busy machine."""
+
+_HUGE: Final = 1 << 30
+"""Of what is never encoded on the loop."""
 
 _SIZE_OF_TURN: Final = 20
 """Characters that a message, and a call in one, counts as beside its own: the template's, and what running it takes."""
@@ -49,9 +52,19 @@ class _Shared:
 class PromptEncoder:
     """Encodes small prompts at once and large ones on a few threads of its own. Used as a context manager."""
 
-    def __init__(self, tokenizer: Tokenizer, *, max_waiting: int, end_token_ids: Set[int] = frozenset()) -> None:
-        """`end_token_ids` are those that end an answer. Without any, no answer is remembered."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        max_waiting: int,
+        end_token_ids: Set[int] = frozenset(),
+        max_inline: int = _LARGE,
+    ) -> None:
+        """`end_token_ids` are those that end an answer. Without any, no answer is remembered. `max_inline`: prompts of
+        up to so many characters or ids are encoded on the loop; a thread costs more than they do.
+        """
         self._tokenizer = tokenizer
+        self._max_inline = max_inline
         self._answers = AnswerMemory(tokenizer, end_token_ids)
         self._max_waiting = max_waiting
         self._num_waiting = 0
@@ -76,7 +89,7 @@ class PromptEncoder:
         """As `encode`; answers of this server in a chat have the tokens that were sampled, and its key is for
         `remember`. A large prompt that several requests have in common (the choices of one, say) is encoded once.
         """
-        if _size(prompt) <= _LARGE:
+        if _size(prompt) <= self._max_inline:
             return await self._encode_with_history(prompt, salt)
         shared = self._shared.setdefault(id(prompt), _Shared())
         shared.num_waiting += 1
@@ -144,7 +157,7 @@ class PromptEncoder:
             self._num_explaining -= 1
 
     async def _perform(self, work: Callable[[], T], *, size: int) -> T:
-        if size <= _LARGE:
+        if size <= self._max_inline:
             return work()
         if self._num_waiting >= self._max_waiting:
             raise unavailable(f"{self._num_waiting} long prompts wait to be encoded")
@@ -185,7 +198,7 @@ def _size(prompt: Prompt) -> int:
         case TextPrompt():
             return len(prompt.text)
         case ChatPrompt():
-            return _LARGE + 1 if prompt.tools else sum(map(_message_size, prompt.messages))  # tools are seldom small
+            return _HUGE if prompt.tools else sum(map(_message_size, prompt.messages))  # tools are seldom small
         case _:
             assert_never(prompt)
 

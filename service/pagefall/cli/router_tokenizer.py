@@ -16,6 +16,9 @@ _log = logging.getLogger("pagefall.router")
 _MAX_WAITING: Final = 256
 """Long prompts that may wait to be tokenised; beyond that they are routed as text."""
 
+_MAX_INLINE: Final = 4000
+"""Characters: so many take half a millisecond, and a thread's answer takes as long to be heard of."""
+
 
 def load_encoder(config: RoutingConfig) -> PromptEncoder | None:
     """Takes seconds. None where nobody named a model and the embedded one is not installed: prompts stay text then.
@@ -36,4 +39,4 @@ def load_encoder(config: RoutingConfig) -> PromptEncoder | None:
             raise
         _log.warning("prompts are routed as text, without a tokenizer: %s", error)
         return None
-    return PromptEncoder(tokenizer, max_waiting=_MAX_WAITING)
+    return PromptEncoder(tokenizer, max_waiting=_MAX_WAITING, max_inline=_MAX_INLINE)

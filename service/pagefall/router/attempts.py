@@ -16,8 +16,8 @@ from pagefall.errors import RequestError
 from pagefall.router.answers import AnswerNotes, EventCutter
 from pagefall.router.client_answer import ClientAnswer, is_event_stream
 from pagefall.router.config import ForwardConfig
+from pagefall.router.connections import RawHeaders
 from pagefall.router.upstream import (
-    RawHeaders,
     UnreachableError,
     UpstreamAnswer,
     UpstreamError,
@@ -28,7 +28,6 @@ from pagefall.router.workers import Lease, Outcome, WorkerRegistry
 
 _log = logging.getLogger("pagefall.router")
 
-_CLOSE_SECONDS: Final = 1.0
 _ELSEWHERE: Final = frozenset({502, 503, 504})
 """What says nothing about the request: another worker may answer it."""
 
@@ -145,7 +144,7 @@ class _Passage:
                 self._attempted.outcome = outcome
                 self._attempted.is_answered = True
             finally:
-                await _close(response)
+                response.close()
         finally:
             if timer is not None:
                 timer.cancel()
@@ -243,8 +242,3 @@ def _outcome(response: UpstreamAnswer) -> Outcome:
     if response.status == 503 and any(name == b"retry-after" for name, _ in response.headers):
         return "busy"
     return "server_error"
-
-
-async def _close(response: UpstreamAnswer) -> None:
-    with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
-        await response.aclose()

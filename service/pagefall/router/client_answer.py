@@ -13,7 +13,7 @@ from pagefall.api.errors import error_body
 from pagefall.api.messages_errors import anthropic_error_body
 from pagefall.errors import RequestError
 from pagefall.router.bodies import Endpoint
-from pagefall.router.upstream import RawHeaders
+from pagefall.router.connections import RawHeaders
 
 _SSE: Final = b"text/event-stream"
 

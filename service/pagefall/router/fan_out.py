@@ -11,7 +11,8 @@ import msgspec
 from starlette.datastructures import Headers
 
 from pagefall.api.tasks import run_all
-from pagefall.router.upstream import KEY_HEADERS, RawHeaders, UpstreamError, Upstreams
+from pagefall.router.connections import RawHeaders
+from pagefall.router.upstream import KEY_HEADERS, UpstreamError, Upstreams
 from pagefall.router.workers import Worker
 
 _MAX_BYTES: Final = 64 << 20
@@ -63,7 +64,7 @@ class FanOut:
                 try:
                     return Reply(worker=worker, status=response.status, body=await response.read(_MAX_BYTES))
                 finally:
-                    await response.aclose()
+                    response.close()
         except TimeoutError:
             return Reply(worker=worker, error=f"no answer in {self._timeout_seconds:g} seconds")
         except UpstreamError as error:

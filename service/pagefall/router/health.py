@@ -87,7 +87,7 @@ class HealthChecks:
                 interval = min(interval, _FIRST_SECONDS)
             with anyio.move_on_after(interval):
                 await worker.wanted.wait()
-        await self._upstreams.close_retired()
+        self._upstreams.close_retired()
 
     async def _models(self, worker: Worker) -> frozenset[str]:
         """What it serves; empty where it does not say."""
@@ -106,4 +106,4 @@ class HealthChecks:
         try:
             return response.status, await response.read(_MAX_BYTES)
         finally:
-            await response.aclose()
+            response.close()

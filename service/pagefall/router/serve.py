@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -50,6 +51,7 @@ def serve(
         encoder = None if load_encoder is None else load_encoder(config.routing)
         if encoder is not None:
             stack.enter_context(encoder)
+        gc.freeze()  # what was imported stays: no collection need look at it again
         asyncio.run(_serve(config, encoder, bound, beside))
     _log.info("stopped")
     return 0

@@ -1,26 +1,18 @@
-"""HTTP to the workers: kept connections, one pool a worker, and which headers pass.
-
-Requests go through httpcore, the engine of httpx, and not httpx: no cookies, redirects, proxies or decoding come
-between, and it costs half.
-"""
+"""HTTP to the workers: one pool of connections a worker, and which headers pass."""
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import Final
 from urllib.parse import urlsplit
 
-import httpcore
 import httpx
 from starlette.datastructures import Headers
 
+from pagefall.router.connections import Connection, ConnectionFailedError, ConnectionPool, RawHeaders
 from pagefall.router.routing import WorkerId
-from pagefall.router.sockets import AsyncioBackend
 from pagefall.router.workers import Worker
-
-RawHeaders = list[tuple[bytes, bytes]]
 
 _KEEPALIVE_SECONDS: Final = 4.0
 """Shorter than the 5 s after which uvicorn, under most engines, closes a connection that nobody uses."""
@@ -68,17 +60,17 @@ class UnreachableError(UpstreamError):
 class UpstreamAnswer:
     """A worker's answer, whose body is still to come. Names of headers are in lower case. Whoever gets it closes it."""
 
-    def __init__(self, response: httpcore.Response) -> None:
-        self.status = response.status
-        self.headers: RawHeaders = [(name.lower(), value) for name, value in response.headers]
-        self._response = response
+    def __init__(self, connection: Connection) -> None:
+        self.status = connection.status
+        self.headers = connection.headers
+        self._connection: Connection | None = connection
 
     async def body(self) -> AsyncIterator[bytes]:
         """Piece by piece, as they arrive. Raises `UpstreamError`."""
         try:
-            async for chunk in self._response.aiter_stream():
+            while self._connection is not None and (chunk := await self._connection.read()):
                 yield chunk
-        except _BROKEN as error:
+        except ConnectionFailedError as error:
             raise _broken(error) from error
 
     async def read(self, max_bytes: int) -> bytes:
@@ -90,9 +82,11 @@ class UpstreamAnswer:
                 raise UpstreamError("its answer is too large")
         return bytes(body)
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """What was not read to its end takes its connection with it: so the worker learns that nobody listens."""
-        await self._response.aclose()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.release()
 
 
 class Upstreams:
@@ -111,7 +105,7 @@ class Upstreams:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._retired += self._pools.values()
-        await self.close_retired()
+        self.close_retired()
 
     def added(self, worker: Worker) -> None:
         self._pools[worker.worker_id] = _Pool(worker.worker_id)
@@ -124,11 +118,11 @@ class Upstreams:
         """What is under way on it goes on until `close_retired`."""
         self._retired.append(self._pools.pop(worker.worker_id))
 
-    async def close_retired(self) -> None:
+    def close_retired(self) -> None:
         """Closes the pools of workers that are gone, and whatever is still under way in them."""
         retired, self._retired = self._retired, []
         for pool in retired:
-            await pool.connections.aclose()
+            pool.connections.close()
 
     async def send(
         self, worker_id: WorkerId, method: str, target: str, headers: RawHeaders, body: bytes
@@ -140,23 +134,23 @@ class Upstreams:
         pool = self._pools.get(worker_id)
         if pool is None:
             raise UnreachableError("the worker was removed", is_refused=True)
-        sized = [(b"content-length", b"%d" % len(body))] if body or method == "POST" else []
-        request = httpcore.Request(
-            method,
-            pool.url(target),
-            headers=[(b"host", pool.host_header), *headers, *sized],
-            content=body,
-            extensions={"timeout": {"connect": self._connect_timeout}},
-        )
+        head = pool.head(method, target, headers, len(body) if body or method == "POST" else None)
         try:
-            return UpstreamAnswer(await pool.connections.handle_async_request(request))
-        except httpcore.ConnectTimeout as error:
+            connection = await pool.connections.take(self._connect_timeout)
+        except TimeoutError as error:
             message = f"no connection in {self._connect_timeout:g} seconds"
             raise UnreachableError(message, is_refused=False) from error
-        except httpcore.ConnectError as error:
+        except OSError as error:
             raise UnreachableError(f"no connection: {error}", is_refused=True) from error
-        except _BROKEN as error:
+        try:
+            await connection.ask(head, body)
+        except ConnectionFailedError as error:
+            connection.close()
             raise _broken(error) from error
+        except BaseException:
+            connection.close()
+            raise
+        return UpstreamAnswer(connection)
 
     def authorized(self, headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
         """With the workers' key in place of the client's, where workers have one."""
@@ -185,33 +179,37 @@ def _named_by_connection(raw: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]
 
 
 class _Pool:
-    """One worker's connections."""
+    """One worker's connections, and how requests to it begin."""
 
     def __init__(self, worker_id: WorkerId) -> None:
         parts = urlsplit(worker_id)
         assert parts.hostname is not None
         is_tls = parts.scheme == "https"
-        self._scheme, self._host, self._port = parts.scheme.encode(), parts.hostname.encode(), parts.port
-        self._path = parts.path
-        self.host_header = parts.netloc.encode()
-        self.connections = httpcore.AsyncConnectionPool(
-            # SSL_CERT_FILE and SSL_CERT_DIR say what is trusted. Without TLS no certificates are read, which takes as
-            # long as a hundred requests.
-            ssl_context=httpx.create_ssl_context() if is_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-            max_connections=None,
-            max_keepalive_connections=_MAX_KEPT,
-            keepalive_expiry=_KEEPALIVE_SECONDS,
-            network_backend=None if is_tls else AsyncioBackend(),
+        self._path = parts.path.encode("latin-1")
+        self._host_header = parts.netloc.encode()
+        self.connections = ConnectionPool(
+            parts.hostname,
+            parts.port or (443 if is_tls else 80),
+            # SSL_CERT_FILE and SSL_CERT_DIR say what is trusted.
+            tls=httpx.create_ssl_context() if is_tls else None,
+            max_kept=_MAX_KEPT,
+            keep_seconds=_KEEPALIVE_SECONDS,
         )
 
-    def url(self, target: str) -> httpcore.URL:
-        return httpcore.URL(
-            scheme=self._scheme, host=self._host, port=self._port, target=f"{self._path}{target}".encode("latin-1")
-        )
+    def head(self, method: str, target: str, headers: RawHeaders, num_body_bytes: int | None) -> bytes:
+        """Raises `UpstreamError` for what would not be read as it was meant."""
+        lines = [
+            b"%s %s%s HTTP/1.1" % (method.encode("latin-1"), self._path, target.encode("latin-1")),
+            b"host: " + self._host_header,
+            *(b"%s: %s" % header for header in headers),
+        ]
+        if num_body_bytes is not None:
+            lines.append(b"content-length: %d" % num_body_bytes)
+        head = b"\r\n".join(lines)
+        if head.count(b"\n") != len(lines) - 1 or head.count(b"\r") != len(lines) - 1 or lines[0].count(b" ") != 2:
+            raise UpstreamError("the path or a header has a character that it must not have")
+        return head + b"\r\n\r\n"
 
 
-_BROKEN: Final = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException)
-
-
-def _broken(error: Exception) -> UpstreamError:
-    return UpstreamError(f"the connection broke: {error or type(error).__name__}")
+def _broken(error: ConnectionFailedError) -> UpstreamError:
+    return UpstreamError(f"the connection broke: {error}")

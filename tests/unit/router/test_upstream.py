@@ -61,7 +61,7 @@ async def test_a_connection_is_kept_for_the_next_request_and_a_closed_one_is_not
         async def ask() -> None:
             answer = await upstreams.send(known.worker_id, "POST", "/v1/x", [], b"")
             await answer.read(100)
-            await answer.aclose()
+            answer.close()
 
         await ask()
         await ask()
@@ -80,7 +80,7 @@ async def test_an_answer_that_is_too_long_is_not_read() -> None:
         answer = await upstreams.send(known.worker_id, "POST", "/v1/x", [], b"")
         with pytest.raises(UpstreamError, match="too large"):
             await answer.read(999)
-        await answer.aclose()
+        answer.close()
 
 
 async def test_workers_with_certificates_are_reached_and_those_of_strangers_are_not(
@@ -101,7 +101,7 @@ async def test_workers_with_certificates_are_reached_and_those_of_strangers_are_
         async with connected(url) as (upstreams, known):
             answer = await upstreams.send(known.worker_id, "GET", "/health", [], b"")
             assert (answer.status, await answer.read(100)) == (200, b'{"status": "ready"}')
-            await answer.aclose()
+            answer.close()
     finally:
         await worker.kill()
 
