@@ -152,6 +152,10 @@ class Connection(asyncio.Protocol):
 
     # What the parser tells it.
 
+    def on_message_begin(self) -> None:
+        if self._is_whole:
+            raise ValueError("a second answer to one request")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
 
