@@ -105,6 +105,8 @@ class _Client:
 
     async def first_event(self, body: bytes) -> float:
         """Reads the whole answer; returns the seconds until its first event. Raises `PagefallError`."""
+        while self._idle and self._idle[-1][0].at_eof():
+            self._idle.pop()[1].close()  # nobody had used it for as long as servers wait
         reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection(self._host, self._port)
         head = _HEAD % (_PATH, len(body))
         began_at = time.perf_counter()
