@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from pagefall.router.approximate import ApproximateTree, blocks_of, num_prompt_tokens
-from pagefall.router.cost import Cost, CostWeights, TokenHits, fleet_speeds, request_cost
+from pagefall.router.cost import CacheLoad, Cost, CostWeights, TokenHits, fleet_speeds, request_cost
 from pagefall.router.index import PrefixIndex
 from pagefall.router.layout import PageLayout
 from pagefall.router.page_names import PageNames
@@ -17,7 +17,7 @@ from pagefall.router.turns import Turns
 _EXPECTED_SECONDS: Final = 10.0
 """How long after its expected first token a prompt counts as cached although no event has said so."""
 
-_SMALL_CACHE_TOKENS: Final = 16_384
+_SMALL_CACHE_TOKENS: Final = 4096
 """No cache is taken to be full with less."""
 
 
@@ -89,13 +89,14 @@ class CacheAware:
     ) -> dict[WorkerId, Cost]:
         fleet = fleet_speeds(workers, self._weights)
         cached = {worker.worker_id: self._num_cached_tokens(worker.worker_id) for worker in workers}
-        fullest = max(*cached.values(), _SMALL_CACHE_TOKENS)
+        fullest, emptiest = max(*cached.values(), _SMALL_CACHE_TOKENS), min(cached.values())
+        is_known = any(2 * hit.num_tokens >= num_tokens for hit in hits.values())
         return {
             worker.worker_id: request_cost(
                 worker,
                 hits[worker.worker_id],
                 num_tokens,
-                cached[worker.worker_id] / fullest,
+                CacheLoad(cached[worker.worker_id] / fullest, 0 if is_known else cached[worker.worker_id] - emptiest),
                 fleet,
                 self._weights,
             )

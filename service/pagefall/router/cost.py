@@ -25,6 +25,9 @@ class CostWeights(msgspec.Struct, frozen=True, kw_only=True):
     has to be computed again. Without it, prompts that are known nowhere fill the caches unevenly, and a short queue is
     enough to have a prefix computed twice. With four real workers and 64 prefixes, of which each holds a quarter, hits
     were 86% of the possible ones with 1, and 94% with 4, but then the busiest worker had 1.37 times the mean.
+
+    `imbalance_weight`: where a cache is a whole prompt ahead of the emptiest, computing costs this much more. A prompt
+    stays where it was first sent, so that the queues of one moment must not decide who is busy for hours.
     """
 
     host_load: float = 0.1
@@ -34,6 +37,16 @@ class CostWeights(msgspec.Struct, frozen=True, kw_only=True):
     slack_seconds: float = 0.002
     slack_fraction: float = 0.05
     displacement_weight: float = 3.0
+    imbalance_weight: float = 4.0
+
+
+class CacheLoad(msgspec.Struct, frozen=True):
+    """How much a worker's cache holds: `fill`, 0 to 1, beside the fullest. `num_tokens_ahead` of the emptiest, where the
+    prompt has yet to find its place: no worker has as much as half of it.
+    """
+
+    fill: float = 0.0
+    num_tokens_ahead: int = 0
 
 
 class TokenHits(msgspec.Struct, frozen=True):
@@ -68,17 +81,17 @@ def fleet_speeds(workers: Sequence[WorkerView], weights: CostWeights) -> Speeds:
 
 
 def request_cost(
-    worker: WorkerView, hits: TokenHits, num_prompt_tokens: int, fill: float, fleet: Speeds, weights: CostWeights
+    worker: WorkerView, hits: TokenHits, num_prompt_tokens: int, load: CacheLoad, fleet: Speeds, weights: CostWeights
 ) -> Cost:
-    """`hits` are those of `worker`; `fill`, 0 to 1, is how full its cache is beside the fullest; `fleet` has its speeds
-    where its own are not known.
-    """
+    """`hits` and `load` are those of `worker`; `fleet` has its speeds where its own are not known."""
     left = num_prompt_tokens - hits.num_tokens
     work = left + hits.num_host * weights.host_load + hits.num_storage * weights.storage_load
     prefill = _measured(worker.prefill_tokens_per_second) or fleet.prefill_tokens_per_second
     output = _measured(worker.seconds_per_output) or fleet.seconds_per_output
     ttft_seconds = (worker.num_outstanding_prefill_tokens + work) / prefill + worker.num_outstanding * output
-    return Cost(ttft_seconds, ttft_seconds + weights.displacement_weight * fill * work / prefill)
+    imbalance = min(1.0, load.num_tokens_ahead / work) if work else 0.0
+    displaced = weights.displacement_weight * load.fill + weights.imbalance_weight * imbalance
+    return Cost(ttft_seconds, ttft_seconds + displaced * work / prefill)
 
 
 def _measured(value: float | None) -> float | None:

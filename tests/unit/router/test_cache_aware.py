@@ -125,6 +125,20 @@ def test_unknown_prompts_fill_the_caches_evenly(rig: Rig) -> None:
     assert rig.choose(tokens(1000)).worker_id == C
 
 
+def test_an_unknown_prompt_goes_to_the_emptiest_cache_whatever_the_queues_of_the_moment(rig: Rig) -> None:
+    rig.cache(A, "device", tokens(2000, seed=1))
+    rig.cache(C, "device", tokens(2000, seed=2))
+    workers = (view(A), view(B, queue=1000), view(C))
+    assert rig.choose(tokens(1000, seed=3), *workers).worker_id == B
+    assert rig.choose(tokens(1000, seed=3), view(A), view(B, queue=9000), view(C)).worker_id != B
+
+
+def test_a_prompt_that_is_half_known_is_not_moved_to_an_emptier_cache(rig: Rig) -> None:
+    prompt = tokens(1600)
+    rig.cache(A, "device", prompt[:800])
+    assert rig.choose(prompt).worker_id == A
+
+
 def test_a_conversation_stays_where_it_is_for_a_small_difference(rig: Rig) -> None:
     turn = tokens(3000)
     rig.cache(A, "device", turn[:1600])

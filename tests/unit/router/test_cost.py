@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pagefall.router.cost import CostWeights, Speeds, TokenHits, fleet_speeds, request_cost
+from pagefall.router.cost import CacheLoad, CostWeights, Speeds, TokenHits, fleet_speeds, request_cost
 from pagefall.router.routing import WorkerId, WorkerView
 from pagefall.router.speeds import MeasuredSpeeds
 
@@ -23,7 +23,7 @@ def view(*, queue: int = 0, running: int = 0, prefill: float | None = None, outp
 
 
 def seconds(worker: WorkerView, hits: TokenHits, num_tokens: int = 1000) -> float:
-    return request_cost(worker, hits, num_tokens, 1.0, FLEET, WEIGHTS).ttft_seconds
+    return request_cost(worker, hits, num_tokens, CacheLoad(1.0), FLEET, WEIGHTS).ttft_seconds
 
 
 def test_an_idle_worker_without_the_prompt_computes_all_of_it() -> None:
@@ -62,10 +62,23 @@ def test_before_anything_was_measured_all_have_the_priors() -> None:
 
 def test_work_in_a_full_cache_costs_more_and_takes_no_longer() -> None:
     weights = CostWeights(displacement_weight=2.0)
-    empty = request_cost(view(), TokenHits(), 1000, 0.0, FLEET, weights)
-    full = request_cost(view(), TokenHits(), 1000, 1.0, FLEET, weights)
+    empty = request_cost(view(), TokenHits(), 1000, CacheLoad(), FLEET, weights)
+    full = request_cost(view(), TokenHits(), 1000, CacheLoad(1.0), FLEET, weights)
     assert empty.seconds == empty.ttft_seconds == full.ttft_seconds
     assert full.seconds == pytest.approx(3 * full.ttft_seconds)
+
+
+def test_a_cache_that_is_a_prompt_ahead_of_the_emptiest_is_not_the_place_for_another() -> None:
+    weights = CostWeights(displacement_weight=0.0, imbalance_weight=2.0)
+    costs = [
+        request_cost(view(), TokenHits(), 1000, CacheLoad(num_tokens_ahead=ahead), FLEET, weights)
+        for ahead in (0, 500, 1000, 9000)
+    ]
+    took = costs[0].ttft_seconds
+    assert [cost.seconds for cost in costs] == pytest.approx([took, 2 * took, 3 * took, 3 * took])
+    assert {cost.ttft_seconds for cost in costs} == {took}
+    everything = TokenHits(num_device=1000)
+    assert request_cost(view(), everything, 1000, CacheLoad(1.0, 9000), FLEET, weights).seconds == 0
 
 
 def test_answers_that_prompts_slow_down_teach_little() -> None:
