@@ -41,8 +41,8 @@ class CostWeights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheLoad(msgspec.Struct, frozen=True):
-    """How much a worker's cache holds: `fill`, 0 to 1, beside the fullest. `num_tokens_ahead` of the emptiest, where the
-    prompt has yet to find its place: no worker has as much as half of it.
+    """How much a worker's cache holds: `fill`, 0 to 1, beside the fullest. `num_tokens_ahead` of the emptiest, where
+    the prompt has yet to find its place: no worker has as much as half of it.
     """
 
     fill: float = 0.0
