@@ -107,7 +107,6 @@ def backed_up(state: SchedulerState, report: BackedUp) -> None:
 
 def store_attached(tiers: TierState) -> None:
     """Nothing is in the store, as far as anyone knows. What a policy has copied to the host already goes on to it."""
-    tiers.host.forget_stored()
     if tiers.config.hicache_write_policy != "write_back":
         tiers.pending_backups.extend(tiers.host.unstored_leaves(tiers.host.num_pages))
     _pump_backups(tiers)

@@ -97,6 +97,7 @@ def _storage_changed(state: SchedulerState, report: StorageChanged) -> StorageCh
     tiers = state.lower_tiers
     if report.error is None:
         state.changes.append(_STORE_IS_EMPTY)
+        tiers.host.forget_stored()
     if report.is_attached and report.error is None:
         tiers.has_storage = True
         tiers.store_number += 1

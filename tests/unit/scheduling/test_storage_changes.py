@@ -71,6 +71,16 @@ def test_a_store_that_is_detached_is_not_asked_any_more() -> None:
     assert driver.num_flushed[-1]["storage"] == 0
 
 
+def test_once_a_store_is_detached_nothing_counts_as_stored_for_who_asks_later() -> None:
+    driver = make()
+    answer(driver, "cold")
+    assert driver.state.cache.keys().storage
+    change(driver, DETACH)
+    assert driver.state.cache.keys().storage == b""
+    assert driver.state.cache.keys().device, "what is nearer stays"
+    driver.check_changes()
+
+
 def test_a_store_in_place_of_another_is_written_anew() -> None:
     driver = make()
     answer(driver, "cold")

@@ -184,7 +184,9 @@ async def test_connections_are_bounded_and_kept(server: RedisServer) -> None:
         await asyncio.gather(*(get(store, keys, num_bytes=MIB) for _ in range(20)))
         assert server.admin.info("stats")["total_connections_received"] - num_accepted <= 2
         assert server.admin.info("clients")["connected_clients"] <= 1 + 3
-    assert server.admin.info("clients")["connected_clients"] == 1
+    async with asyncio.timeout(10):  # Redis notices in its own time that they are closed
+        while server.admin.info("clients")["connected_clients"] > 1:
+            await asyncio.sleep(0.01)
 
 
 async def test_no_step_keeps_the_event_loop_busy_for_long(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
