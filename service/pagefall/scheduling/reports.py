@@ -110,6 +110,7 @@ def _storage_cleared(state: SchedulerState, report: StorageCleared) -> CacheFlus
     tiers = state.lower_tiers
     state.changes.append(_STORE_IS_EMPTY)
     record = tiers.flushes.pop(report.transfer_id)
+    tiers.store_number += 1  # what is on its way from it, or to it, says nothing of what it has from here on
     tiers.host.forget_stored()
     return CacheFlushed(
         flush_id=record.flush_id,
