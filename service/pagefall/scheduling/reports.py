@@ -96,11 +96,9 @@ def change_storage(state: SchedulerState, message: StorageChange) -> None:
 def _storage_changed(state: SchedulerState, report: StorageChanged) -> StorageChanged:
     tiers = state.lower_tiers
     if report.error is None:
-        state.changes.append(_STORE_IS_EMPTY)
-        tiers.host.forget_stored()
+        _forget_store(state)
     if report.is_attached and report.error is None:
         tiers.has_storage = True
-        tiers.store_number += 1
         tiers.storage_link = unknown_storage_link()
         offloading.store_attached(tiers)
     return report
@@ -108,12 +106,17 @@ def _storage_changed(state: SchedulerState, report: StorageChanged) -> StorageCh
 
 def _storage_cleared(state: SchedulerState, report: StorageCleared) -> CacheFlushed:
     tiers = state.lower_tiers
-    state.changes.append(_STORE_IS_EMPTY)
+    _forget_store(state)
     record = tiers.flushes.pop(report.transfer_id)
-    tiers.store_number += 1  # what is on its way from it, or to it, says nothing of what it has from here on
-    tiers.host.forget_stored()
     return CacheFlushed(
         flush_id=record.flush_id,
         num_pages={**record.num_pages, "storage": report.num_pages},
         storage_error=report.error,
     )
+
+
+def _forget_store(state: SchedulerState) -> None:
+    """Nothing is in the store, as far as anyone knows; nor does what is on its way from it, or to it, say otherwise."""
+    state.changes.append(_STORE_IS_EMPTY)
+    state.lower_tiers.store_number += 1
+    state.lower_tiers.host.forget_stored()

@@ -211,16 +211,22 @@ async def test_metrics_of_workers_that_nobody_else_reaches_are_there_too() -> No
     assert "up{" not in alone
 
 
-async def test_what_is_read_of_a_workers_events_is_told() -> None:
+def publishing(model: str) -> Behaviour:
+    """KV events of an empty cache, up to number 7."""
+
     async def publish(seen: Seen, answering: Answering) -> None:
-        hello = Hello(epoch="e", number=7, model="any", namespace="6d" * 32, page_size=16, has_snapshot=True)
+        hello = Hello(epoch="e", number=7, model=model, namespace="6d" * 32, page_size=16, has_snapshot=True)
         await answering.begin("application/x-ndjson")
         await answering.chunk(encode_line(hello) + encode_line(SnapshotEnd(number=7)))
         await answering.until_left()
 
+    return publish
+
+
+async def test_what_is_read_of_a_workers_events_is_told() -> None:
     routing = RoutingConfig(policy="cache_aware")
     async with fake_workers("a", "b") as [one, other]:
-        one.gets["/cache/events"] = publish
+        one.gets["/cache/events"] = publishing("any")
         async with running_router(router_config(one, other, routing=routing)) as running:
             workers: list[dict[str, Any]] = []
             with anyio.fail_after(30):  # one that becomes ready is asked again, even if it has said no
@@ -237,12 +243,6 @@ async def test_what_is_read_of_a_workers_events_is_told() -> None:
 
 
 async def test_with_no_tokenizer_but_the_embedded_models_only_its_events_are_taken() -> None:
-    async def publish(seen: Seen, answering: Answering) -> None:
-        hello = Hello(epoch="e", number=7, model="other", namespace="6d" * 32, page_size=16, has_snapshot=True)
-        await answering.begin("application/x-ndjson")
-        await answering.chunk(encode_line(hello) + encode_line(SnapshotEnd(number=7)))
-        await answering.until_left()
-
     async def status_with(worker: FakeWorker, routing: RoutingConfig, encoder: PromptEncoder) -> str:
         async with running_router(router_config(worker, routing=routing), encoder) as running:
             subscriptions = running.router.subscriptions
@@ -252,7 +252,7 @@ async def test_with_no_tokenizer_but_the_embedded_models_only_its_events_are_tak
 
     with PromptEncoder(byte_tokenizer(), max_waiting=10) as encoder:
         async with fake_workers("a") as [worker]:
-            worker.gets["/cache/events"] = publish
+            worker.gets["/cache/events"] = publishing("other")
             assert await status_with(worker, RoutingConfig(), encoder) == "other_model"
             assert await status_with(worker, RoutingConfig(tokenizer_path="named"), encoder) == "live"
             assert await status_with(worker, RoutingConfig(served_model_name="other"), encoder) == "live"
