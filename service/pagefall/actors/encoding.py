@@ -17,6 +17,7 @@ from pagefall.insight.explanation import Explanation, explain
 from pagefall.insight.records import RequestRecord
 from pagefall.messages import TokenIds
 from pagefall.text.answer_memory import AnswerMemory, EncodedPrompt, PromptKey
+from pagefall.text.encoding_cache import EncodingCache
 from pagefall.text.prefix_lengths import pinned_prefixes
 from pagefall.text.requests import ChatMessage, ChatPrompt, GenerateRequest, Prompt, TextPrompt, TokenPrompt
 from pagefall.text.tokenizer import Tokenizer
@@ -65,7 +66,8 @@ class PromptEncoder:
         """
         self._tokenizer = tokenizer
         self._max_inline = max_inline
-        self._answers = AnswerMemory(tokenizer, end_token_ids)
+        self._encodings = EncodingCache(tokenizer)
+        self._answers = AnswerMemory(tokenizer, self._encodings, end_token_ids)
         self._max_waiting = max_waiting
         self._num_waiting = 0
         self._num_explaining = 0
@@ -81,9 +83,9 @@ class PromptEncoder:
     ) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    async def encode(self, prompt: Prompt) -> TokenIds:
+    async def encode(self, prompt: Prompt, salt: str = "") -> TokenIds:
         """Raises `RequestError`: 400 where the chat template refuses, 503 where `max_waiting` others are in line."""
-        return await self._perform(partial(self._encode, prompt), size=_size(prompt))
+        return await self._perform(partial(self._encode, prompt, salt), size=_size(prompt))
 
     async def encode_with_history(self, prompt: Prompt, salt: str) -> EncodedPrompt:
         """As `encode`; answers of this server in a chat have the tokens that were sampled, and its key is for
@@ -105,7 +107,7 @@ class PromptEncoder:
 
     async def _encode_with_history(self, prompt: Prompt, salt: str) -> EncodedPrompt:
         if not isinstance(prompt, ChatPrompt):
-            return EncodedPrompt(await self.encode(prompt), None)
+            return EncodedPrompt(await self.encode(prompt, salt), None)
         work = partial(self._encode_chat, prompt, salt)
         return await self._perform(work, size=_size(prompt))
 
@@ -133,8 +135,11 @@ class PromptEncoder:
             self._threads.submit(remember)
 
     def forget_answers(self) -> None:
-        """From now on every prompt has the tokens that the tokenizer makes of it, until there are new answers."""
+        """From now on every prompt has the tokens that the tokenizer makes of it, until there are new answers. What it
+        made of parts of prompts is forgotten, too: they take as long as at first.
+        """
         self._answers.clear()
+        self._encodings.clear()
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         """The text of the ids, special tokens included. Raises `RequestError` like `encode`."""
@@ -167,14 +172,14 @@ class PromptEncoder:
         finally:
             self._num_waiting -= 1
 
-    def _encode(self, prompt: Prompt) -> TokenIds:
+    def _encode(self, prompt: Prompt, salt: str) -> TokenIds:
         match prompt:
             case TokenPrompt():
                 return np.array(prompt.token_ids, dtype=np.uint32)
             case TextPrompt():
                 return self._tokenizer.encode(prompt.text, add_special_tokens=prompt.add_special_tokens)
             case ChatPrompt():
-                return self._tokenizer.encode(self._render(prompt), add_special_tokens=False)  # the template wrote them
+                return self._encodings.encode(self._render(prompt), salt)
             case _:
                 assert_never(prompt)
 

@@ -30,15 +30,19 @@ from pagefall.router.routing import PolicyName
 _PATH: Final = b"/v1/chat/completions"
 _HEAD: Final = b"POST %s HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 _WARM_UP_REQUESTS: Final = 50
+_NUM_SYSTEM_PROMPTS: Final = 16
 
 
 class RouterBenchConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`rate` in requests a second; each of `rounds` is `seconds` of them at the worker, then as long at the router."""
+    """`rate` in requests a second; each of `rounds` is `seconds` of them at the worker, then as long at the router.
+    `prompt_tokens` are each request's own, behind one of a few system prompts of `system_tokens`.
+    """
 
     rate: float = 100.0
     seconds: float = 5.0
     rounds: int = 3
     prompt_tokens: int = 256
+    system_tokens: int = 0
     policy: PolicyName = "cache_aware"
     router_flags: str = ""
     json: str | None = None
@@ -78,7 +82,7 @@ async def _measure(config: RouterBenchConfig) -> dict[str, tuple[float, ...]]:
 async def _run(url: str, rng: random.Random, config: RouterBenchConfig, *, num_requests: int) -> list[float]:
     """The seconds of each request to its first event, in an open loop."""
     client = _Client(url)
-    bodies = [_body(rng, config.prompt_tokens) for _ in range(num_requests)]
+    bodies = [_body(rng, config) for _ in range(num_requests)]
     seconds: list[float] = []
 
     async def request(body: bytes) -> None:
@@ -139,6 +143,13 @@ async def _instant_worker() -> AsyncIterator[str]:
             await process.wait()
 
 
-def _body(rng: random.Random, num_tokens: int) -> bytes:
-    content = " ".join(rng.choices(WORDS, k=num_tokens))
-    return json.dumps({"messages": [{"role": "user", "content": content}], "stream": True}).encode()
+def _body(rng: random.Random, config: RouterBenchConfig) -> bytes:
+    messages = [{"role": "user", "content": _words(rng, config.prompt_tokens)}]
+    if config.system_tokens:
+        system = random.Random(rng.randrange(_NUM_SYSTEM_PROMPTS))
+        messages.insert(0, {"role": "system", "content": _words(system, config.system_tokens)})
+    return json.dumps({"messages": messages, "stream": True}).encode()
+
+
+def _words(rng: random.Random, count: int) -> str:
+    return " ".join(rng.choices(WORDS, k=count))

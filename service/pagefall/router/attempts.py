@@ -108,7 +108,7 @@ class _Passage:
         failure: Outcome | None = None
         try:
             with self._lease.scope as scope:
-                scope.deadline = anyio.current_time() + self._config.first_byte_timeout
+                scope.deadline = asyncio.get_running_loop().time() + self._config.first_byte_timeout
                 await self._forward(scope)
             if scope.cancelled_caught:
                 failure, detail = self._why_cancelled()
@@ -170,7 +170,7 @@ class _Passage:
                 if not answer.has_begun:
                     await answer.begin(response.status, returned_headers(raw, more))
                 await answer.body(data)
-            scope.deadline = anyio.current_time() + self._config.idle_timeout
+            scope.deadline = asyncio.get_running_loop().time() + self._config.idle_timeout
         scope.deadline = math.inf
         if not answer.has_begun:
             await answer.begin(response.status, returned_headers(raw, more))

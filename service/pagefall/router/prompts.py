@@ -20,7 +20,7 @@ _INLINE_BYTES: Final = 64 * 1024
 class Encoder(Protocol):
     """An `actors.encoding.PromptEncoder`, which is not imported here: it needs a tokenizer, and that needs torch."""
 
-    async def encode(self, prompt: Prompt) -> TokenIds:
+    async def encode(self, prompt: Prompt, salt: str) -> TokenIds:
         """Raises `RequestError` where the template refuses, or too many wait."""
 
 
@@ -60,7 +60,7 @@ class PromptReader:
         if self._model is not None and body.model not in (None, self._model):
             return None
         try:
-            return await self._encoder.encode(body.prompt)
+            return await self._encoder.encode(body.prompt, body.cache_salt)
         except RequestError:
             return None  # the worker will say it, or a queue is full and the text must do
 

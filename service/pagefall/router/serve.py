@@ -23,6 +23,9 @@ _log = logging.getLogger("pagefall.router")
 _INTERRUPTED: Final = 130
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
+_GC_THRESHOLDS: Final = (50_000, 20, 100)
+"""Python's own look for cycles several times in every request, which takes a tenth of it."""
+
 
 class LoadedEncoder(Encoder, AbstractContextManager["LoadedEncoder"], Protocol):
     """Its threads end with its context."""
@@ -52,6 +55,7 @@ def serve(
         if encoder is not None:
             stack.enter_context(encoder)
         gc.freeze()  # what was imported stays: no collection need look at it again
+        gc.set_threshold(*_GC_THRESHOLDS)
         asyncio.run(_serve(config, encoder, bound, beside))
     _log.info("stopped")
     return 0

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pagefall.messages import TokenIds
+from pagefall.text.encoding_cache import EncodingCache
 from pagefall.text.tokenizer import Tokenizer
 
 _MAX_TOKENS: Final = 2_000_000
@@ -65,13 +66,23 @@ class _Answer(NamedTuple):
 class AnswerMemory:
     """Remembers the last answers. May be used from several threads at once."""
 
-    def __init__(self, tokenizer: Tokenizer, end_token_ids: Set[int], *, max_tokens: int = _MAX_TOKENS) -> None:
-        """`end_token_ids` end an answer: that is where in a prompt answers are looked for."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        encodings: EncodingCache,
+        end_token_ids: Set[int],
+        *,
+        max_tokens: int = _MAX_TOKENS,
+    ) -> None:
+        """`end_token_ids` end an answer: that is where in a prompt answers are looked for. What is between them is
+        encoded by `encodings`, which has the same `tokenizer`.
+        """
         ends = {tokenizer.token(token_id) for token_id in end_token_ids & tokenizer.special_token_ids}
         spellings = "|".join(re.escape(end) for end in sorted(ends - {None}, key=str) if end)
         # Where text is not the sum of its tokens' bytes, it cannot be cut at an answer's ends.
         self._end = re.compile(spellings) if spellings and tokenizer.is_byte_level else None
         self._tokenizer = tokenizer
+        self._encodings = encodings
         self._max_tokens = max_tokens
         self._lock = Lock()
         self._num_tokens = 0
@@ -81,7 +92,7 @@ class AnswerMemory:
     def encode(self, text: str, salt: str = "") -> EncodedPrompt:
         """The tokens of a rendered prompt: those of each answer in it as they were sampled, if that is remembered."""
         if self._end is None:
-            return EncodedPrompt(self._tokenizer.encode(text, add_special_tokens=False), None)
+            return EncodedPrompt(self._encodings.encode(text, salt), None)
         key = PromptKey.of_nothing(salt, self._epoch)
         pieces: list[TokenIds] = []
         read = written = 0
@@ -90,11 +101,11 @@ class AnswerMemory:
             read = match.start()
             answer = self._recall(key.digest())
             if answer is not None and text.endswith(answer.text, written, read):
-                pieces.append(self._encode(text[written : read - len(answer.text)]))
+                pieces.append(self._encodings.encode(text[written : read - len(answer.text)], salt))
                 pieces.append(answer.token_ids)
                 written = read
         key = key.followed_by(text[read:])
-        pieces.append(self._encode(text[written:]))
+        pieces.append(self._encodings.encode(text[written:], salt))
         return EncodedPrompt(np.concatenate(pieces) if len(pieces) > 1 else pieces[0], key)
 
     def remember(self, key: PromptKey, token_ids: TokenIds) -> None:
@@ -128,9 +139,6 @@ class AnswerMemory:
     def _forget(self, digest: bytes) -> None:
         if (known := self._answers.pop(digest, None)) is not None:
             self._num_tokens -= len(known.token_ids) + _TOKEN_COST
-
-    def _encode(self, text: str) -> TokenIds:
-        return self._tokenizer.encode(text, add_special_tokens=False)
 
     def _is_text_of(self, text: str, token_ids: TokenIds) -> bool:
         """Not where characters were cut: then the text has others in their place."""

@@ -65,9 +65,9 @@ class Tokenizer:
         """The id that ends a text, if there is one. A model may name more: see `model.end_tokens`."""
         self.vocab_size: int = self._backend.get_vocab_size(with_added_tokens=True)
         """Ids that have a token are below this number, added tokens included."""
-        self.special_token_ids = frozenset(
-            token_id for token_id, token in self._backend.get_added_tokens_decoder().items() if token.special
-        )
+        self.added_tokens: Mapping[int, tokenizers.AddedToken] = self._backend.get_added_tokens_decoder()
+        """What is found in a text before the rest of it is encoded, by id."""
+        self.special_token_ids = frozenset(token_id for token_id, token in self.added_tokens.items() if token.special)
         """The ids that `decode` leaves out."""
         self.is_byte_level = is_byte_level(self._backend)
         """Whether decoding is the concatenation of the tokens' bytes, as in GPT-2, Llama 3 and Qwen."""

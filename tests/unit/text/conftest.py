@@ -112,6 +112,20 @@ def word_piece() -> Tokenizer:
     return wrap(word_piece_backend())
 
 
+@pytest.fixture(scope="session")
+def awkward() -> Tokenizer:
+    """Composes characters, and has tokens that reach into each other, or take the spaces beside them."""
+    backend = byte_level_backend()
+    backend.normalizer = normalizers.NFC()
+    backend.add_special_tokens(["<turn>", "<end>", "<|a|>", "x<turn>y", "<x"])
+    backend.add_special_tokens([AddedToken("<sp>", lstrip=True, rstrip=True), AddedToken("é<e>", normalized=True)])
+    fast = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", bos_token="<s>")
+    fast.chat_template = (
+        "{% for m in messages %}<turn>{{ m.content }}<end>{% endfor %}{# <|a|> <sp> é<e> x<turn>y <x #}"
+    )
+    return Tokenizer(fast)
+
+
 @pytest.fixture(params=["embedded", "byte_level", "byte_fallback", "metaspace", "word_piece"], scope="session")
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     tokenizer = request.getfixturevalue(request.param)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from pagefall.messages import TokenIds
 from pagefall.text.answer_memory import AnswerMemory, PromptKey
+from pagefall.text.encoding_cache import EncodingCache
 from pagefall.text.requests import ChatMessage
 from pagefall.text.tokenizer import Tokenizer
 
@@ -21,7 +22,7 @@ def spelled(tokenizer: Tokenizer, text: str) -> TokenIds:
 
 
 def memory_of(tokenizer: Tokenizer, *, max_tokens: int = 10_000) -> AnswerMemory:
-    return AnswerMemory(tokenizer, tokenizer.eos_token_ids, max_tokens=max_tokens)
+    return AnswerMemory(tokenizer, EncodingCache(tokenizer), tokenizer.eos_token_ids, max_tokens=max_tokens)
 
 
 def after(tokenizer: Tokenizer, *turns: ChatMessage) -> str:
@@ -119,7 +120,7 @@ def test_an_answer_with_half_a_character_is_not_remembered(embedded: Tokenizer) 
 
 
 def test_where_text_is_not_the_sum_of_its_tokens_nothing_is_remembered(byte_fallback: Tokenizer) -> None:
-    memory = AnswerMemory(byte_fallback, byte_fallback.eos_token_ids)
+    memory = AnswerMemory(byte_fallback, EncodingCache(byte_fallback), byte_fallback.eos_token_ids)
     encoded = memory.encode("<user>the</s>")
     assert encoded.key is None
     assert encoded.token_ids.tolist() == byte_fallback.encode("<user>the</s>", add_special_tokens=False).tolist()
