@@ -26,6 +26,7 @@ from pagefall.model.embedded_file import EMBEDDED_NAME
 from pagefall.router.attempts import Attempts
 from pagefall.router.config import RouterConfig, RoutingConfig
 from pagefall.router.decisions import DecisionLog
+from pagefall.router.fan_out import FanOut
 from pagefall.router.fleet import Fleet
 from pagefall.router.gate import Gate, no_worker
 from pagefall.router.health import HealthChecks
@@ -34,6 +35,7 @@ from pagefall.router.metrics import RouterMetrics
 from pagefall.router.policies import make_policy
 from pagefall.router.prompts import Encoder, PromptReader
 from pagefall.router.proxy import DecisionObserver, Policies, Proxy
+from pagefall.router.response_homes import ResponseHomes
 from pagefall.router.subscriptions import Subscriptions
 from pagefall.router.upstream import Upstreams
 from pagefall.router.worker_api import WorkerApi
@@ -87,6 +89,7 @@ class Router:
             config.routing.policy, make_policy(config.routing.policy, index=index), make_policy("least_load")
         )
         self.decisions = DecisionLog(config.telling.explain_max_requests)
+        homes = ResponseHomes(registry, FanOut(self.upstreams))
         self.metrics = RouterMetrics(registry, self.gate, self.subscriptions, policy=policies.name)
         proxy = Proxy(
             registry,
@@ -95,6 +98,7 @@ class Router:
             PromptReader(encoder, model=config.routing.served_model_name),
             policies,
             self.decisions,
+            homes,
             forward,
             max_body_bytes=http.max_body_bytes,
             observers=(self.metrics, *observers),

@@ -34,7 +34,7 @@ _PROMPT_FIELDS: Final = ("system", "instructions", "messages", "input", "prompt"
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True):
-    """`prompt` None: none that could be tokenised here."""
+    """`prompt` None: none that could be tokenised here. `previous_response_id`: only its worker has the conversation."""
 
     model: str | None = None
     prompt: Prompt | None = None
@@ -42,6 +42,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     max_tokens: int | None = None
     stream: bool = False
+    previous_response_id: str | None = None
 
 
 class _Fields(msgspec.Struct):
@@ -51,6 +52,7 @@ class _Fields(msgspec.Struct):
     system: msgspec.Raw = msgspec.Raw()
     instructions: msgspec.Raw = msgspec.Raw()
     input: msgspec.Raw = msgspec.Raw()
+    previous_response_id: msgspec.Raw = msgspec.Raw()
     cache_salt: msgspec.Raw = msgspec.Raw()
     user: msgspec.Raw = msgspec.Raw()
     max_tokens: msgspec.Raw = msgspec.Raw()
@@ -79,6 +81,7 @@ def read_body(body: bytes, endpoint: Endpoint) -> Body:
         or _as(fields.max_output_tokens, int)
         or _as(fields.max_tokens, int),
         stream=bool(_as(fields.stream, bool)),
+        previous_response_id=_as(fields.previous_response_id, str) if endpoint == "responses" else None,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -27,6 +27,7 @@ from pagefall.router.config import ForwardConfig
 from pagefall.router.decisions import Attempt, Decision, DecisionLog
 from pagefall.router.gate import Gate, RefusedError, no_worker
 from pagefall.router.prompts import PromptReader, ReadRequest, endpoint_of
+from pagefall.router.response_homes import ResponseHomes
 from pagefall.router.routing import Choice, Policy, WorkerId
 from pagefall.router.upstream import forwarded_headers
 from pagefall.router.workers import Outcome, Worker, WorkerRegistry
@@ -63,6 +64,7 @@ class Proxy:
         reader: PromptReader,
         policies: Policies,
         decisions: DecisionLog,
+        homes: ResponseHomes,
         config: ForwardConfig,
         *,
         max_body_bytes: int,
@@ -76,6 +78,7 @@ class Proxy:
         self._reader = reader
         self._policies = policies
         self._decisions = decisions
+        self._homes = homes
         self._config = config
         self._max_body_bytes = max_body_bytes
         self._observers = observers
@@ -117,6 +120,8 @@ class Proxy:
             async with self._gate.place(_client(scope, headers, read)):
                 decision.queue_seconds = self._clock() - waits_since
                 exchange = _Exchange(read, outgoing, answer, decision, arrived_at)
+                if (previous := read.body.previous_response_id) is not None:
+                    exchange.only = await self._homes.find(previous, headers, decision.request_id)
                 await self._forward(exchange)
         except RequestError as error:
             decision.status = error.status
@@ -163,12 +168,12 @@ class Proxy:
 
     async def _choose(self, exchange: _Exchange, deadline: float) -> tuple[Worker, Choice]:
         """A worker that was not asked yet; where there is none, one that was, after a moment. Raises `RefusedError`."""
-        registry, model = self._registry, exchange.read.body.model
+        registry = self._registry
         while True:
-            candidates = registry.candidates(exchange.tried, model=model)
-            if not candidates and (candidates := registry.candidates(model=model)):
+            candidates = self._candidates(exchange, exchange.tried)
+            if not candidates and self._candidates(exchange):
                 await anyio.sleep(_AGAIN_SECONDS)
-                candidates = registry.candidates(model=model)
+                candidates = self._candidates(exchange)
             if candidates:
                 began_at = self._clock()
                 choice = self._policies.choose(exchange.read, candidates)
@@ -179,11 +184,15 @@ class Proxy:
             with anyio.move_on_after(deadline - self._clock()) as scope:
                 await registry.wait_for_change()
             if scope.cancelled_caught:
-                raise no_worker("none has become healthy in time")
+                who = "none" if exchange.only is None else "the one that keeps the previous response"
+                raise no_worker(f"{who} has become healthy in time")
+
+    def _candidates(self, exchange: _Exchange, tried: Collection[WorkerId] = ()) -> list[Worker]:
+        return self._registry.candidates(tried, model=exchange.read.body.model, only=exchange.only)
 
     def _may_go_elsewhere(self, exchange: _Exchange, is_last: bool, deadline: float, status: int) -> bool:
         """Only where there is somebody else; a full queue sends a request elsewhere once."""
-        others = self._registry.candidates(exchange.tried, model=exchange.read.body.model)
+        others = self._candidates(exchange, exchange.tried)
         if is_last or self._clock() >= deadline or not others:
             return False
         was_busy = any(attempt.outcome == "busy" for attempt in exchange.decision.attempts)
@@ -195,6 +204,8 @@ class Proxy:
             decision.ttft_seconds = attempt.began_seconds + attempted.ttft_seconds
         if (answer_id := notes.answer_id) is not None:
             self._decisions.name_answer(decision, answer_id)
+            if exchange.read.endpoint == "responses":
+                self._homes.kept(answer_id, attempt.worker_id)
         if (usage := notes.usage()) is not None:
             decision.num_cached_tokens = usage.num_cached_tokens
             decision.num_generated_tokens = usage.num_generated_tokens
@@ -241,6 +252,8 @@ class _Exchange:
         self.decision = decision
         self.arrived_at = arrived_at
         self.tried: set[WorkerId] = set()
+        self.only: WorkerId | None = None
+        """Where it has to go, as nobody else has what it goes on from."""
 
 
 def _target(scope: Scope) -> str:

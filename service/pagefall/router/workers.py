@@ -182,12 +182,16 @@ class WorkerRegistry:
         wanted = name.rstrip("/")
         return next((w for w in self._workers.values() if wanted in (w.name, w.worker_id)), None)
 
-    def candidates(self, tried: Collection[WorkerId] = (), *, model: str | None = None) -> list[Worker]:
+    def candidates(
+        self, tried: Collection[WorkerId] = (), *, model: str | None = None, only: WorkerId | None = None
+    ) -> list[Worker]:
         """Who may be given a request now, the spared ones only where there is no other; none of `tried`.
 
-        Those that serve `model` where any does, else all: a worker's 404 is the answer then.
+        Those that serve `model` where any does, else all: a worker's 404 is the answer then. `only`: nobody else may.
         """
         healthy = [w for w in self._workers.values() if w.state == "healthy" and w.worker_id not in tried]
+        if only is not None:
+            healthy = [w for w in healthy if w.worker_id == only]
         if model is not None:
             healthy = [w for w in healthy if model in w.models] or healthy
         now = self._clock()
