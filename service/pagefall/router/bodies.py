@@ -34,7 +34,7 @@ _PROMPT_FIELDS: Final = ("system", "instructions", "messages", "input", "prompt"
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True):
-    """`prompt` None: none that could be tokenised here. `previous_response_id`: only its worker has the conversation."""
+    """`prompt` None: none that could be tokenised here. Only the worker that keeps `previous_response_id` can go on."""
 
     model: str | None = None
     prompt: Prompt | None = None
