@@ -6,31 +6,17 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pytest
-from playwright.sync_api import (
-    Browser,
-    BrowserContext,
-    ConsoleMessage,
-    Page,
-    Request,
-    Response,
-    Route,
-    expect,
-    sync_playwright,
-)
+from playwright.sync_api import Page, Route, expect
+from tests.chromium import Chromium, Scheme, running_chromium
 from tests.real_server import RealServer
 from tests.tiny_models import make_tiny, make_tiny_tokenizer
-
-CHROMIUM: Final = "/usr/bin/chromium"
-"""Debian's; .ci/run installs it."""
 
 KEY: Final = "sk-console"
 HEAD: Final = "What is the capital of France? The capital of France is Paris. "
 HOSTILE: Final = '\u202e<img src=x onerror="window.hacked = 1"><script>window.hacked = 1</script>'
-
-Scheme = Literal["light", "dark"]
 
 
 class Server:
@@ -54,48 +40,6 @@ class Server:
         self._process = RealServer(self._folder / "second.log", *self._flags, port=self._process.port)
 
 
-class Chromium:
-    """One browser; every page of it is watched."""
-
-    def __init__(self, browser: Browser, url: str) -> None:
-        self._browser = browser
-        self.url = url
-        self.complaints: list[str] = []
-        """What the pages wrote to the console as an error, or did not catch."""
-        self.hosts: set[str] = set()
-        """`scheme://host:port` of all that was asked for."""
-        self.answers: list[Response] = []
-
-    def page(self, *, key: str | None = KEY, scheme: Scheme = "light") -> Page:
-        """A page of a session of its own, which has shown nothing yet. It signs in by itself with `key`."""
-        context: BrowserContext = self._browser.new_context(color_scheme=scheme, reduced_motion="reduce")
-        context.set_default_timeout(15_000)
-        page = context.new_page()
-        page.on("request", self._note_request)
-        page.on("response", self._note_answer)
-        page.on("console", self._note_message)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        if key is not None:
-            page.add_init_script(f"sessionStorage.setItem('pagefall.key', '{key}')")
-        return page
-
-    def open(self, view: str = "", *, key: str | None = KEY, scheme: Scheme = "light") -> Page:
-        page = self.page(key=key, scheme=scheme)
-        page.goto(f"{self.url}/{view}")
-        return page
-
-    def _note_request(self, request: Request) -> None:
-        self.hosts.add("/".join(request.url.split("/")[:3]))
-
-    def _note_answer(self, answer: Response) -> None:
-        self.answers.append(answer)
-
-    def _note_message(self, message: ConsoleMessage) -> None:
-        # A status of 400 and above is logged by the browser itself: here, that a key is asked for.
-        if message.type == "error" and not message.text.startswith("Failed to load resource"):
-            self.complaints.append(message.text)
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("console"))
@@ -105,15 +49,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def chromium(server: Server) -> Iterator[Chromium]:
-    """No page of any test may complain, or ask another host for anything."""
-    expect.set_options(timeout=15_000)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        chromium = Chromium(browser, server.url)
+    with running_chromium(server.url, key=KEY) as chromium:
         yield chromium
-        browser.close()
-    assert chromium.complaints == []
-    assert chromium.hosts == {server.url}
 
 
 def say(page: Page, text: str) -> None:
@@ -161,7 +98,7 @@ def test_the_keyboard_alone_reaches_every_view(chromium: Chromium) -> None:
 
 
 def test_a_server_with_a_key_asks_for_it_and_says_when_it_is_wrong(chromium: Chromium) -> None:
-    page = chromium.open(key=None)
+    page = chromium.open(is_signed_in=False)
     key = page.get_by_label("Key", exact=True)
     expect(key).to_be_focused()
     expect(page.get_by_role("alert")).to_be_empty()

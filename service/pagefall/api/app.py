@@ -65,7 +65,8 @@ def create_app(
     kept = KeptResponses(engine, responses, max_body_bytes=max_body_bytes)
     series = series or TrafficSeries(window_seconds=insight.metrics_window)
     cache_stats = CacheStats(engine, series, facts, redact_prompts=insight.redact_prompts)
-    tree, console = Tree(engine, redact_prompts=insight.redact_prompts), Console(engine)
+    tree = Tree(engine, redact_prompts=insight.redact_prompts)
+    console = Console(f"Pagefall serves {engine.model.id} here over the OpenAI API")
     explanations, kv_events = Explanations(engine), KvEvents(engine)
     diagnosis = Diagnose(engine, page_size=facts.page_size, redact_prompts=insight.redact_prompts)
     middleware = [Middleware(AccessMiddleware)]

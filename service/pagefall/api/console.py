@@ -9,7 +9,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from pagefall.api.engine import Engine
 from pagefall.console.assets import INDEX, Asset, load_assets
 
 _HEADERS: Final = {
@@ -26,8 +25,9 @@ _HEADERS: Final = {
 class Console:
     """The endpoints."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, greeting: str) -> None:
+        """`greeting` is for those who are no browser: a line that says what answers here."""
+        self._greeting = greeting
         self._assets: Mapping[str, Asset] = load_assets()
 
     async def index(self, request: Request) -> Response:
@@ -35,8 +35,7 @@ class Console:
         if "text/html" in request.headers.get("accept", ""):
             return _respond(request, self._assets[INDEX], vary="Accept, Accept-Encoding")
         return PlainTextResponse(
-            f"Pagefall serves {self._engine.model.id} here over the OpenAI API: POST /v1/chat/completions\n"
-            "Open this address in a browser to see its cache at work.\n",
+            f"{self._greeting}: POST /v1/chat/completions\nOpen this address in a browser to see its cache at work.\n",
             headers={"vary": "Accept"},
         )
 

@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from pagefall.api.access import AccessMiddleware
 from pagefall.api.auth import ApiKeyMiddleware
+from pagefall.api.console import Console
 from pagefall.api.cors import cors
 from pagefall.api.errors import on_http_exception, on_request_error
 from pagefall.api.json_response import json_response
@@ -45,7 +46,7 @@ from pagefall.router.workers_file import WorkersFile
 
 _FORWARDED: Final = ("/v1/{rest:path}", "/tokenize", "/detokenize")
 
-_OF_ONE_WORKER: Final = ("/cache/diagnose", "/cache/storage", "/cache/tree")
+_OF_ONE_WORKER: Final = ("/cache/diagnose", "/cache/tree")
 
 
 class Router:
@@ -145,7 +146,8 @@ class Router:
 
     def _create_app(self, proxy: Proxy) -> Starlette:
         http = self._config.http
-        self._fleet = fleet = Fleet(self.registry, self.upstreams, self.decisions)
+        self._fleet = fleet = Fleet(self.registry, self.upstreams, self.decisions, max_body_bytes=http.max_body_bytes)
+        console = Console("Pagefall routes to its workers here over the OpenAI API")
         workers = WorkerApi(self.registry, self.subscriptions, max_body_bytes=http.max_body_bytes)
         middleware = [Middleware(AccessMiddleware)]
         if http.cors_origins is not None:
@@ -164,10 +166,14 @@ class Router:
                 Route("/cache/requests", fleet.cache_requests),
                 Route("/cache/explain/{request_id:path}", fleet.cache_explain),
                 *(Route(path, fleet.one_worker) for path in _OF_ONE_WORKER),
+                Route("/cache/storage", fleet.one_worker, methods=["GET", "PUT", "DELETE"]),
                 Route("/router/explain/{request_id:path}", fleet.router_explain),
                 Route("/router/workers", workers.list_or_add, methods=["GET", "POST"]),
                 Route("/router/workers/{worker:path}/drain", workers.drain, methods=["POST"]),
                 Route("/router/workers/{worker:path}", workers.show_or_remove, methods=["GET", "DELETE"]),
+                Route("/openapi.json", fleet.openapi),
+                Route("/", console.index),
+                Route("/console/{name}", console.asset),
                 Route("/metrics", self._metrics),
                 Route("/health", self._ready),
                 Route("/health/live", self._live),

@@ -16,6 +16,7 @@ from pagefall.router.upstream import KEY_HEADERS, UpstreamError, Upstreams
 from pagefall.router.workers import Worker
 
 _MAX_BYTES: Final = 64 << 20
+_TYPE: Final = b"content-type"
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,23 +45,30 @@ class FanOut:
         self._timeout_seconds = timeout_seconds
 
     async def ask(
-        self, workers: Sequence[Worker], method: str, target: str, headers: Headers, request_id: str
+        self,
+        workers: Sequence[Worker],
+        method: str,
+        target: str,
+        headers: Headers,
+        request_id: str,
+        *,
+        body: bytes = b"",
     ) -> list[Reply]:
         """All at once; the answers in the order of `workers`. The client's key goes along, where workers have none."""
-        kept = [(name, value) for name, value in headers.raw if name in KEY_HEADERS]
+        kept = [(name, value) for name, value in headers.raw if name in KEY_HEADERS or (body and name == _TYPE)]
         sent = self._upstreams.authorized([*kept, (b"x-request-id", request_id.encode("latin-1"))])
         replies: dict[int, Reply] = {}
 
         async def ask(index: int, worker: Worker) -> None:
-            replies[index] = await self._ask(worker, method, target, sent)
+            replies[index] = await self._ask(worker, method, target, sent, body)
 
         await run_all([partial(ask, index, worker) for index, worker in enumerate(workers)])
         return [replies[index] for index in range(len(workers))]
 
-    async def _ask(self, worker: Worker, method: str, target: str, headers: RawHeaders) -> Reply:
+    async def _ask(self, worker: Worker, method: str, target: str, headers: RawHeaders, body: bytes) -> Reply:
         try:
             with anyio.fail_after(self._timeout_seconds):
-                response = await self._upstreams.send(worker.worker_id, method, target, headers, b"")
+                response = await self._upstreams.send(worker.worker_id, method, target, headers, body)
                 try:
                     return Reply(worker=worker, status=response.status, body=await response.read(_MAX_BYTES))
                 finally:

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pagefall.api.access import http_request_id
+from pagefall.api.decode import read_body
 from pagefall.api.errors import ErrorDetail
 from pagefall.api.json_response import json_response
 from pagefall.errors import RequestError
@@ -25,17 +26,24 @@ from pagefall.router.workers import Worker, WorkerRegistry
 _SCRAPE_SECONDS: Final = 3.0
 """Prometheus gives up after ten."""
 
+_CHANGE_SECONDS: Final = 60.0
+"""A store is attached when it has answered, and detached when its last pages are written."""
+
 _NO_STORE: Final = {"cache-control": "no-store"}
 
 
 class Fleet:
     """The endpoints."""
 
-    def __init__(self, registry: WorkerRegistry, upstreams: Upstreams, decisions: DecisionLog) -> None:
+    def __init__(
+        self, registry: WorkerRegistry, upstreams: Upstreams, decisions: DecisionLog, *, max_body_bytes: int
+    ) -> None:
         self._registry = registry
         self._fan_out = FanOut(upstreams)
         self._scrape = FanOut(upstreams, timeout_seconds=_SCRAPE_SECONDS)
+        self._change = FanOut(upstreams, timeout_seconds=_CHANGE_SECONDS)
         self._decisions = decisions
+        self._max_body_bytes = max_body_bytes
 
     async def models(self, request: Request) -> Response:
         return json_response({"object": "list", "data": await self._models(request)})
@@ -69,7 +77,9 @@ class Fleet:
         return json_response(answer, status=503 if failed else 200)
 
     async def cache_stats(self, request: Request) -> Response:
-        """`workers` has each worker's own document, or its error; the rest is their sum."""
+        """`workers` has each worker's own document, or its error; the rest is their sum. `?worker=`: that one's own."""
+        if "worker" in request.query_params:
+            return await self.one_worker(request)
         replies = await self._ask(request, self._ready(), "GET")
         documents = [
             document for reply in replies if reply.is_success and isinstance(document := reply.document(), dict)
@@ -77,13 +87,16 @@ class Fleet:
         answer = {
             "num_workers": len(replies),
             "num_answered": len(documents),
+            "states": {worker.name: worker.state for worker in self._registry.workers},
             **summed_stats(documents),
             "workers": _by_worker(replies),
         }
         return json_response(answer, headers=_NO_STORE)
 
     async def cache_requests(self, request: Request) -> Response:
-        """The workers' lists as one, each with its worker; the newest first."""
+        """The workers' lists as one, each with its worker; the newest first. `?worker=`: that one's own."""
+        if "worker" in request.query_params:
+            return await self.one_worker(request)
         replies = await self._ask(request, self._ready(), "GET")
         listed: list[dict[str, Any]] = []
         num_remembered = 0
@@ -124,10 +137,22 @@ class Fleet:
             )
         others = urlencode([(name, value) for name, value in query.multi_items() if name != "worker"])
         target = f"{request.url.path}?{others}" if others else request.url.path
-        [reply] = await self._ask(request, [worker], "GET", target=target)
+        if request.method in ("GET", "HEAD"):
+            [reply] = await self._ask(request, [worker], "GET", target=target)
+        else:
+            body = await read_body(request, self._max_body_bytes)
+            request_id = http_request_id(request.scope)
+            [reply] = await self._change.ask([worker], request.method, target, request.headers, request_id, body=body)
         if reply.status is None:
             raise _refusal([reply])
         return _as_it_is(reply)
+
+    async def openapi(self, request: Request) -> Response:
+        """A worker's: what it describes is answered here too."""
+        replies = await self._ask(request, self._ready()[:1], "GET")
+        if not replies[0].is_success:
+            raise _refusal(replies)
+        return _as_it_is(replies[0])
 
     async def kept_response(self, request: Request) -> Response:
         """All are asked, since only the worker that made it has it."""

@@ -4,16 +4,19 @@ import { getJson, hasKey, Refused, setKey } from "./api.js";
 import { createChat } from "./chat.js";
 import { createDiagnosis } from "./diagnosis.js";
 import { byId, h, setText, svg } from "./dom.js";
+import { Fleet } from "./fleet.js";
 import { seconds } from "./format.js";
 import { History } from "./history.js";
 import { createOverview } from "./overview.js";
 import { poll } from "./poll.js";
 import { createRequests } from "./requests.js";
 import { createTree } from "./tree.js";
+import { createWorkers } from "./workers.js";
 
 const POLL_MS = 2000;
 
 const makers = {
+  workers: createWorkers,
   overview: createOverview,
   requests: createRequests,
   tree: createTree,
@@ -22,7 +25,9 @@ const makers = {
 };
 const views = {};
 const history = new History();
-const app = { model: null, latest: null, refused };
+const fleet = new Fleet(byId("worker"), byId("worker-choice"), startOver);
+/** What views know: `path` makes a path of the server's one of the chosen worker's, `look` chooses another. */
+const app = { model: null, latest: null, fleet, refused, path: (path) => fleet.path(path), look };
 let shown = null;
 let polling = null;
 
@@ -55,7 +60,7 @@ function leaveView() {
 function showView() {
   if (polling === null) return;
   const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/");
-  const known = name in makers ? name : "overview";
+  const known = name in makers && (name !== "workers" || fleet.isThere) ? name : "overview";
   const params = rest.map((part) => {
     try {
       return decodeURIComponent(part);
@@ -84,10 +89,23 @@ function setState(words, mood) {
   state.className = `state ${mood}`;
 }
 
+/** What the views are about: the server's own statistics, or those of the worker that is chosen. */
+async function ask(signal) {
+  if (!fleet.isThere) {
+    const stats = await getJson(`cache/stats${history.query}`, { signal });
+    if (!fleet.take(stats)) return stats;
+    byId("workers-link").hidden = false;
+  } else if (!fleet.take(await getJson(`cache/stats?since=${Date.now() / 1000}`, { signal }))) {
+    byId("workers-link").hidden = true;
+    return getJson("cache/stats", { signal });
+  }
+  return getJson(fleet.path(`cache/stats${history.query}`), { signal });
+}
+
 async function update(signal) {
-  let stats = await getJson(`cache/stats${history.query}`, { signal });
+  let stats = await ask(signal);
   if (!history.take(stats)) {
-    stats = await getJson("cache/stats", { signal });
+    stats = await getJson(fleet.path("cache/stats"), { signal });
     history.take(stats);
   }
   app.latest = stats;
@@ -117,6 +135,21 @@ function start() {
   polling = poll(update, POLL_MS, onFailure);
 }
 
+/** The views are about something else now: what they have is of no use. */
+function startOver() {
+  leaveView();
+  history.forget();
+  app.latest = null;
+  for (const name of Object.keys(views)) delete views[name];
+  polling?.now();
+}
+
+function look(worker) {
+  fleet.choose(worker);
+  location.hash = "#/overview";
+  startOver();
+}
+
 byId("sign-in-form").addEventListener("submit", (event) => {
   event.preventDefault();
   setKey(byId("key").value.trim());
@@ -126,11 +159,11 @@ byId("sign-in-form").addEventListener("submit", (event) => {
 
 byId("sign-out").addEventListener("click", () => {
   setKey("");
-  history.forget();
-  app.latest = null;
-  for (const name of Object.keys(views)) delete views[name];
   polling?.stop();
   polling = null;
+  startOver();
+  fleet.forget();
+  byId("workers-link").hidden = true;
   setText(byId("model"), "");
   setText(byId("foot"), "");
   askForKey("");

@@ -41,7 +41,7 @@ export function createDiagnosis(app) {
     button.disabled = true;
     result.replaceChildren(h("p", { class: "muted" }, "Looking …"));
     try {
-      result.replaceChildren(...show(await getJson("cache/diagnose")));
+      result.replaceChildren(...show(await getJson(app.path("cache/diagnose"))));
     } catch (error) {
       if (!app.refused(error)) result.replaceChildren(h("p", { class: "error card" }, error.message));
     } finally {

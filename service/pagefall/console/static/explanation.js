@@ -13,6 +13,7 @@ export function showExplanation(explanation) {
     h("h2", null, "Where this prompt came from"),
     h("p", { class: "muted id" }, e.request_id, ` · ${clock(e.time)} · ${STATE_WORDS[e.finish_reason ?? e.state][0]}`),
   ];
+  if (e.routing) parts.push(...showRouting(e.worker, e.routing));
   if (!e.is_settled) {
     parts.push(h("p", null, `${plural(e.num_prompt_tokens, "prompt token")}. Where they come from is known once the first token of the answer is.`));
     return parts;
@@ -35,6 +36,19 @@ export function showExplanation(explanation) {
   if (e.misses.length === 0) parts.push(h("p", { class: "muted" }, "Everything came from the cache."));
   else parts.push(h("ol", { class: "misses" }, e.misses.map(miss)));
   return parts;
+}
+
+/** Behind a router: who answered, and why it was sent there. */
+function showRouting(worker, { attempts }) {
+  return [
+    h("h3", null, `Sent to ${worker}`),
+    h(
+      "ol",
+      { class: "misses" },
+      attempts.map((attempt) => h("li", null, h("p", null, h("b", null, attempt.worker), `: ${attempt.reason}.`), attempt.detail === null ? null : h("p", { class: "advice" }, sentence(attempt.detail)))),
+    ),
+    h("h3", null, "There"),
+  ];
 }
 
 function fact(name, value) {

@@ -29,7 +29,7 @@ export function createRequests(app) {
   let asking = null;
 
   async function update(signal) {
-    const { requests } = await getJson(`cache/requests?limit=${NUM_SHOWN}`, { signal });
+    const { requests } = await getJson(app.path(`cache/requests?limit=${NUM_SHOWN}`), { signal });
     none.hidden = requests.length > 0;
     setText(none, "No requests yet.");
     keyed(rows, requests, (request) => request.request_id, createRow, updateRow);

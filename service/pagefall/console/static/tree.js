@@ -17,7 +17,7 @@ export function createTree(app) {
     const mine = (loading = new AbortController());
     refresh.disabled = true;
     try {
-      show(await getJson("cache/tree?max_branches=60", { signal: mine.signal }));
+      show(await getJson(app.path("cache/tree?max_branches=60"), { signal: mine.signal }));
     } catch (error) {
       if (!mine.signal.aborted && !app.refused(error)) body.replaceChildren(h("p", { class: "error" }, error.message));
     } finally {

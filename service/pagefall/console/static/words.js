@@ -45,3 +45,10 @@ export const BREAKER_WORDS = {
   half_open: ["being tried again", "warn"],
   open: ["not answering", "bad"],
 };
+
+export const WORKER_STATE_WORDS = {
+  joining: ["joining", "warn"],
+  healthy: ["healthy", "good"],
+  unhealthy: ["unhealthy", "bad"],
+  draining: ["draining", "warn"],
+};
