@@ -94,8 +94,9 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """At once: what was not sent yet is not sent any more."""
+        """At once: what was not sent yet is not sent any more, and nobody is given it."""
         self._is_closed = True
+        self._pool.lost(self)
         self._transport.abort()
 
     async def _wait(self) -> None:

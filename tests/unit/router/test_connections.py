@@ -134,6 +134,15 @@ async def test_a_connection_is_used_again_only_after_a_whole_answer_that_allows_
         assert await asked(pool) is not other
 
 
+async def test_one_that_was_closed_while_it_was_kept_is_given_to_nobody() -> None:
+    async with pool_of(answering(OK + b"content-length: 0\r\n\r\n")) as pool:
+        connection = await pool.take(1)
+        await answer_of(connection)
+        connection.release()
+        connection.close()
+        assert await pool.take(1) is not connection
+
+
 async def test_a_connection_on_which_something_came_that_nobody_asked_for_is_not_used() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
