@@ -21,7 +21,7 @@ from pagefall_storage.protocol import (
     Usage,
 )
 
-Operation = Literal["contains", "get", "put", "delete", "scan", "usage"]
+Operation = Literal["contains", "get", "put", "delete", "scan", "usage", "identify"]
 
 
 class FakeBackend:
@@ -71,6 +71,10 @@ class FakeBackend:
     async def usage(self) -> Usage:
         await self._begin("usage", [])
         return Usage(num_values=len(self.values), num_bytes=sum(map(len, self.values.values())), max_bytes=None)
+
+    async def identify(self) -> str:
+        await self._begin("identify", [])
+        return "the fake one"
 
     async def aclose(self) -> None:
         self.is_closed = True

@@ -19,10 +19,12 @@ def packed(names: Iterable[int]) -> bytes:
 
 
 class KvEventServer:
-    """`num_remembered` events can be told again; who missed more needs a snapshot."""
+    """`num_remembered` events can be told again; who missed more needs a snapshot. `store` is which store it has."""
 
-    def __init__(self, layout: PageLayout, *, num_remembered: int = 8) -> None:
+    def __init__(self, layout: PageLayout, *, num_remembered: int = 8, store: str | None = "") -> None:
         self.layout = layout
+        self.store = store
+        self.num_device_pages = 100
         self.contents: dict[Tier, set[int]] = {tier: set() for tier in TIERS}
         self._num_lives = 1
         self._number = 0
@@ -84,4 +86,6 @@ class KvEventServer:
             namespace=self.layout.namespace.hex(),
             page_size=self.layout.page_size,
             has_snapshot=has_snapshot,
+            store=self.store,
+            num_device_pages=self.num_device_pages,
         )

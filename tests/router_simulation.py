@@ -24,7 +24,7 @@ from pagefall.cache.keys import page_keys, root_key
 from pagefall.kv_events import Entered, KvEvent, Left, names_as_ints, page_names
 from pagefall.router.approximate import ApproximateTree
 from pagefall.router.index import PrefixIndex
-from pagefall.router.layout import PageLayout
+from pagefall.router.layout import CacheFacts, PageLayout
 from pagefall.router.policies import make_policy
 from pagefall.router.routing import Choice, Policy, PolicyName, RouteRequest, WorkerId, WorkerView
 
@@ -166,7 +166,8 @@ class Simulation:
         self._ttfts: list[float] = []
         if config.has_events:
             for id_ in ids:
-                self._index.begin_snapshot(id_, LAYOUT)
+                facts = CacheFacts(LAYOUT, num_device_pages=config.num_cache_tokens // LAYOUT.page_size)
+                self._index.begin_snapshot(id_, facts)
                 self._index.end_snapshot(id_)
         for client in self.workload.clients:
             self.after(0.0, self._client(list(client)))

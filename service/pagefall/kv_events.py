@@ -25,7 +25,8 @@ NAME_BYTES: Final = 8
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     """Always the first line. `number` is that of the last event there was; `namespace` (hex) and `page_size` are what a
-    prompt's page keys have to be computed with.
+    prompt's page keys have to be computed with. `store`: servers that read each other's stored pages have the same one;
+    None without a store. `num_device_pages`: how many pages the device holds; None where that is not said.
     """
 
     epoch: str
@@ -34,6 +35,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     namespace: str
     page_size: int
     has_snapshot: bool
+    store: str | None = ""
+    num_device_pages: int | None = None
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held"):

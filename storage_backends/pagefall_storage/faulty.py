@@ -20,6 +20,7 @@ from typing import Final, Literal
 import msgspec
 
 from pagefall_storage.errors import StorageError
+from pagefall_storage.identity import Identified
 from pagefall_storage.protocol import (
     Corrupt,
     Failed,
@@ -191,6 +192,9 @@ class Faulty:
     async def usage(self) -> Usage:
         await self._begin("usage", [])
         return await self.inner.usage()
+
+    async def identify(self) -> str | None:
+        return await self.inner.identify() if isinstance(self.inner, Identified) else None
 
     async def aclose(self) -> None:
         await self.inner.aclose()

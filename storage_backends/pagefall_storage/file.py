@@ -28,6 +28,7 @@ from pagefall_storage.file_layout import Layout
 from pagefall_storage.file_rescan import RescanSchedule
 from pagefall_storage.file_temp import TempFolder, clean_up
 from pagefall_storage.file_threads import FileThreads
+from pagefall_storage.identity import mark_of_folder
 from pagefall_storage.keys import check_keys
 from pagefall_storage.operations import Stop
 from pagefall_storage.protocol import (
@@ -172,6 +173,13 @@ class FileBackend:
             max_bytes=self._config.max_bytes,
             num_evicted=self._index.num_evicted,
         )
+
+    async def identify(self) -> str:
+        """By a file in the folder, which whoever shares it sees too, whatever it is called there."""
+        try:
+            return await self._threads.run(partial(mark_of_folder, self._layout.root))
+        except OSError as error:
+            raise StorageError(f"no mark in {self._layout.root}: {error.strerror or error}") from error
 
     async def aclose(self) -> None:
         if self._is_closed:

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 from pagefall_storage.about import described
 from pagefall_storage.errors import StorageError
+from pagefall_storage.identity import MARK, new_mark
 from pagefall_storage.keys import check_keys, is_key
 from pagefall_storage.operations import Operations, Stop
 from pagefall_storage.protocol import (
@@ -133,6 +134,10 @@ class RedisBackend:
             num_evicted=sum(server.evictions.num_evicted for server in servers),
         )
 
+    async def identify(self) -> str | None:
+        """By a string beside the values. Should Redis evict it there is another one, for everybody."""
+        return await self._run(self._identify)
+
     async def aclose(self) -> None:
         self._is_closed = True
         await self._operations.aclose()
@@ -240,6 +245,15 @@ class RedisBackend:
             failure = _failed(error)
         outcomes: list[PutOutcome] = [_put_outcome(reply) for reply in answer.replies]
         return outcomes + [failure or Failed("error", _CLOSED)] * (len(pairs) - len(outcomes))
+
+    async def _identify(self) -> str | None:
+        name = self._prefix + MARK.encode()
+        [(server, _)] = await self._servers.group([name])
+        make = command(b"SET", name, new_mark().encode(), b"NX")
+        *_, mark = await server.call([*([] if self._config.read_only else [make]), command(b"GET", name)])
+        if isinstance(mark, ReplyError):
+            raise StorageError(str(mark))
+        return mark.decode(errors="replace") if isinstance(mark, bytes) else None
 
     async def _each(self, name: bytes, keys: Sequence[bytes]) -> list[object]:
         """The reply to a command of each key alone. Raises `RedisUnavailableError`."""

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from pagefall_storage.about import described
 from pagefall_storage.errors import StorageConfigError, StorageError
+from pagefall_storage.identity import new_mark
 from pagefall_storage.keys import check_keys
 from pagefall_storage.operations import Operations, Stop
 from pagefall_storage.protocol import Failed, GetOutcome, Key, PutItem, PutOutcome, StoredValue, Usage
@@ -138,6 +139,12 @@ class S3Backend:
             num_values += 1
             num_bytes += value.num_bytes
         return Usage(num_values=num_values, num_bytes=num_bytes, max_bytes=None)
+
+    async def identify(self) -> str | None:
+        """By an object beside the values."""
+        new = None if self._config.read_only else new_mark()
+        (mark,) = await self._operate(partial(self._ask, self._objects.mark, [new]))
+        return mark
 
     async def aclose(self) -> None:
         """Takes at most as long as a request may stall."""

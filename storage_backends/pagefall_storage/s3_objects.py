@@ -10,7 +10,7 @@ Every method raises `RequestFailed`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final
@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 from botocore.exceptions import ClientError
 
+from pagefall_storage.identity import MARK
 from pagefall_storage.keys import is_key
 from pagefall_storage.protocol import Corrupt, GetOutcome, Hit, Key, Miss, Stored, StoredValue
 from pagefall_storage.s3_client import S3Clients
@@ -31,6 +32,7 @@ MAX_DELETED_AT_ONCE: Final = 1000
 _NO_NAMESPACE: Final = "_"
 _NO_BUCKET: Final = "NoSuchBucket"
 _NOT_FOUND: Final = frozenset({"NoSuchKey", "404"})
+_MAX_MARK_BYTES: Final = 1024
 _NOT_FOUND_STATUS: Final = 404
 _NOT_FIRST_STATUS: Final = frozenset({409, 412})
 """409: another write of it is under way; 412: it is there."""
@@ -122,6 +124,17 @@ class S3Objects:
                 values.append(StoredValue(key, entry["Size"], None))
         return Listing(values, answer.get("NextContinuationToken"))
 
+    def mark(self, new: str | None) -> str | None:
+        """What tells this prefix of this bucket from all others: `new`, or what was there before it. None: nothing was,
+        and nothing is to be written.
+        """
+        where = {"Bucket": self._bucket, "Key": f"{self._prefix}{MARK}"}
+        with self._request() as client:
+            if (known := _read_mark(client, where)) is not None or new is None:
+                return known
+            client.put_object(**where, Body=new.encode())
+            return _read_mark(client, where)  # another's, if that was written a moment later
+
     def _write_once(self, key: Key, body: bytes) -> bool:
         """Stores the value unless something is there, and returns whether the value is there now."""
         with self._request() as client:
@@ -172,6 +185,18 @@ class S3Objects:
         namespace = "" if folder == _NO_NAMESPACE else f"{folder.replace('.', '/')}/"
         is_ours = separator and "/" not in name and is_key(f"{namespace}{name}")
         return Key(f"{namespace}{name}") if is_ours else None
+
+
+def _read_mark(client: Any, where: Mapping[str, str]) -> str | None:
+    try:
+        answer = client.get_object(**where)
+    except ClientError as error:
+        if error_code(error) in _NOT_FOUND:
+            return None
+        raise
+    with answer["Body"] as body:
+        text: str = body.read(_MAX_MARK_BYTES).decode(errors="replace")
+    return text
 
 
 def _read_into(response: Any, memory: memoryview) -> int:

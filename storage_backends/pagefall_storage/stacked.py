@@ -21,6 +21,7 @@ from itertools import cycle
 from typing import TypeVar
 
 from pagefall_storage.errors import StorageError
+from pagefall_storage.identity import Identified
 from pagefall_storage.keys import check_keys
 from pagefall_storage.protocol import (
     Corrupt,
@@ -146,6 +147,11 @@ class Stacked:
             num_values += 1
             num_bytes += value.num_bytes
         return Usage(num_values=num_values, num_bytes=num_bytes, max_bytes=None)
+
+    async def identify(self) -> str | None:
+        """The farthest's: whoever has that one reads there what this stack has written."""
+        farthest = self.members[-1]
+        return await farthest.identify() if isinstance(farthest, Identified) else None
 
     async def aclose(self) -> None:
         await self._fills.aclose()

@@ -35,6 +35,7 @@ from pagefall_storage.faulty import (
     Torn,
     Vanish,
 )
+from pagefall_storage.identity import identify
 from pagefall_storage.protocol import (
     Corrupt,
     Failed,
@@ -190,6 +191,14 @@ class BackendConformance:
         assert found == {key: len(value) for key, value in zip(keys[1:], values[1:], strict=True)}
         usage = await store.usage()
         assert (usage.num_values, usage.num_bytes) == (4, sum(map(len, values[1:])))
+
+    async def test_an_identity_stays_the_same_and_is_no_value(self, store: StorageBackend) -> None:
+        identity = await identify(store)
+        keys, values = page_keys(1), random_values(1, 100)
+        await _put(store, keys, values)
+        assert await identify(store) == identity
+        assert [value.key async for value in store.scan()] == keys
+        assert (await store.usage()).num_values == 1
 
     async def test_a_large_batch_goes_in_and_comes_out(self, store: StorageBackend) -> None:
         keys, values = page_keys(400), random_values(400, 2048)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import msgspec
 
+from pagefall_storage.identity import Identified
 from pagefall_storage.protocol import (
     GetOutcome,
     Hit,
@@ -88,6 +89,9 @@ class Throttled:
     async def usage(self) -> Usage:
         await self._wait()
         return await self._inner.usage()
+
+    async def identify(self) -> str | None:
+        return await self._inner.identify() if isinstance(self._inner, Identified) else None
 
     async def aclose(self) -> None:
         await self._inner.aclose()

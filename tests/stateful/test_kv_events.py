@@ -36,8 +36,9 @@ class Link:
 
     def __init__(self, worker_id: WorkerId, index: PrefixIndex) -> None:
         is_other = worker_id == "other namespace"
-        self.server = KvEventServer(LAYOUTS[is_other], num_remembered=3)
-        self.feed = EventFeed(worker_id, index, store_id=None if worker_id in ALONE else "")
+        store = None if worker_id in ALONE else "shared"
+        self.server = KvEventServer(LAYOUTS[is_other], num_remembered=3, store=store)
+        self.feed = EventFeed(worker_id, index)
         self.lines: deque[KvLine] = deque()
         self.is_connected = False
 

@@ -59,12 +59,13 @@ class KvEvents:
         self._num_readers -= 1
 
     async def _lines(self, log: KvEventLog, start: KeysSnapshot | int) -> AsyncIterator[bytes]:
-        """Ends when the server does, and when the reader was too slow for what is remembered."""
+        """Ends when the server does, when the reader was too slow for what is remembered, and with another store."""
+        store = self._store(log)
         if isinstance(start, int):
-            yield encode_line(self._hello(log, log.number, has_snapshot=False))
+            yield encode_line(self._hello(log, log.number, store, has_snapshot=False))
             after = start
         else:
-            yield encode_line(self._hello(log, start.number, has_snapshot=True))
+            yield encode_line(self._hello(log, start.number, store, has_snapshot=True))
             for part in _parts(start):
                 yield part
             after = start.number
@@ -72,8 +73,17 @@ class KvEvents:
             after = log.number
             yield b"".join(lines) or encode_line(Beat(number=after))
             await log.wait(after, seconds=self._beat_seconds)
+            if self._store(log) != store:
+                return
 
-    def _hello(self, log: KvEventLog, number: int, *, has_snapshot: bool) -> Hello:
+    def _store(self, log: KvEventLog) -> str | None:
+        """One that cannot say which it is, is this server's own."""
+        controller = self._engine.controller_stats()
+        if controller is None or controller.breaker is None:
+            return None
+        return controller.storage_identity or log.epoch
+
+    def _hello(self, log: KvEventLog, number: int, store: str | None, *, has_snapshot: bool) -> Hello:
         return Hello(
             epoch=log.epoch,
             number=number,
@@ -81,6 +91,8 @@ class KvEvents:
             namespace=log.namespace.hex(),
             page_size=log.page_size,
             has_snapshot=has_snapshot,
+            store=store,
+            num_device_pages=self._engine.stats().device_pages.total,
         )
 
 

@@ -88,6 +88,8 @@ class ControllerStats(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the store's backend."""
     storage_description: str | None = None
     """One line for people, without secrets. These three are None without a store."""
+    storage_identity: str | None = None
+    """The same for servers that share their store; None where it cannot tell, too."""
     storage_num_pages: int | None = None
     storage_used_bytes: int | None = None
     """How much is in the store, as it last told, and how many pages of this model that would be: it may hold those of

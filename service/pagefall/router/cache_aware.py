@@ -18,7 +18,7 @@ _EXPECTED_SECONDS: Final = 10.0
 """How long after its expected first token a prompt counts as cached although no event has said so."""
 
 _SMALL_CACHE_TOKENS: Final = 4096
-"""No cache is taken to be full with less."""
+"""Of caches that do not say how much they hold, none is taken to be full with less."""
 
 
 class CacheAware:
@@ -96,12 +96,22 @@ class CacheAware:
                 worker,
                 hits[worker.worker_id],
                 num_tokens,
-                CacheLoad(cached[worker.worker_id] / fullest, 0 if is_known else cached[worker.worker_id] - emptiest),
+                CacheLoad(
+                    fill=cached[worker.worker_id] / (self._capacity_tokens(worker.worker_id) or fullest),
+                    num_tokens_ahead=0 if is_known else cached[worker.worker_id] - emptiest,
+                ),
                 fleet,
                 self._weights,
             )
             for worker in workers
         }
+
+    def _capacity_tokens(self, worker_id: WorkerId) -> int | None:
+        """What its device holds; None where it does not say."""
+        facts = self._index.facts(worker_id)
+        if facts is None or facts.num_device_pages is None:
+            return None
+        return facts.num_device_pages * facts.layout.page_size
 
     def _num_cached_tokens(self, worker_id: WorkerId) -> int:
         layout = self._index.layout(worker_id)

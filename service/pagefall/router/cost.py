@@ -21,7 +21,7 @@ class CostWeights(msgspec.Struct, frozen=True, kw_only=True):
     """`host_load` and `storage_load`: what loading a token costs, where computing it costs 1. The priors
     stand in for what was not measured yet. Costs that differ by less than the slack are equal.
 
-    `displacement_weight`: computing a token in the fullest cache costs this much more, since it pushes out another that
+    `displacement_weight`: computing a token in a full cache costs this much more, since it pushes out another that
     has to be computed again. Without it, prompts that are known nowhere fill the caches unevenly, and a short queue is
     enough to have a prefix computed twice. With four real workers and 64 prefixes, of which each holds a quarter, hits
     were 86% of the possible ones with 1, and 94% with 4, but then the busiest worker had 1.37 times the mean.
@@ -41,8 +41,8 @@ class CostWeights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheLoad(msgspec.Struct, frozen=True):
-    """How much a worker's cache holds: `fill`, 0 to 1, beside the fullest. `num_tokens_ahead` of the emptiest, where
-    the prompt has yet to find its place: no worker has as much as half of it.
+    """How much a worker's cache holds: `fill`, 0 to 1, of what it can, or beside the fullest where that is not known.
+    `num_tokens_ahead` of the emptiest, where the prompt has yet to find its place: no worker has as much as half of it.
     """
 
     fill: float = 0.0

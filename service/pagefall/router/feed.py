@@ -14,7 +14,7 @@ import msgspec
 
 from pagefall.kv_events import Beat, Cleared, Entered, Held, Hello, KvEvent, KvLine, Left, SnapshotEnd
 from pagefall.router.index import PrefixIndex
-from pagefall.router.layout import PageLayout
+from pagefall.router.layout import CacheFacts, PageLayout
 from pagefall.router.routing import WorkerId
 
 FeedState = Literal["connecting", "snapshot", "live"]
@@ -49,14 +49,12 @@ class EventFeed:
         worker_id: WorkerId,
         index: PrefixIndex,
         *,
-        store_id: str | None = "",
         models: Collection[str] | None = None,
     ) -> None:
         """`models`: names of the one that prompts are tokenised for; None: whatever the worker serves."""
         self._worker_id = worker_id
         self._models = models
         self._index = index
-        self._store_id = store_id
         self._position: Position | None = None
         self._snapshot_epoch = ""
         self.state: FeedState = "connecting"
@@ -102,13 +100,14 @@ class EventFeed:
             raise OtherModelError(f"it serves {hello.model[:_MAX_NAME]!r}")
         if hello.page_size < 1:
             raise FeedError(f"a page size of {hello.page_size}")
+        facts = CacheFacts(layout, hello.store, hello.num_device_pages)
         if hello.has_snapshot:
-            self._index.begin_snapshot(self._worker_id, layout, self._store_id)
+            self._index.begin_snapshot(self._worker_id, facts)
             self._snapshot_epoch = hello.epoch
             self.state = "snapshot"
             return
         position = self.position
-        if position is None or position.epoch != hello.epoch or self._index.layout(self._worker_id) != layout:
+        if position is None or position.epoch != hello.epoch or self._index.facts(self._worker_id) != facts:
             self._position = None
             raise FeedError("the server goes on from where we were not")
         self.state = "live"

@@ -16,7 +16,7 @@ from typing import Final, assert_never
 
 from pagefall.kv_events import Cleared, Entered, KvEvent, Left, names_as_ints
 from pagefall.messages import Tier
-from pagefall.router.layout import PageLayout, TierPages
+from pagefall.router.layout import CacheFacts, PageLayout, TierPages
 from pagefall.router.routing import WorkerId
 from pagefall.router.store_names import StoreNames
 
@@ -35,10 +35,10 @@ _MAX_UNUSED_STORES: Final = 16
 class _Contents:
     """One worker's slot. `expected` has when each expectation ends."""
 
-    def __init__(self, slot: int, layout: PageLayout, store: StoreNames) -> None:
+    def __init__(self, slot: int, facts: CacheFacts, store: StoreNames) -> None:
         self.shift = slot * _SLOT_BITS
         self.slot = slot
-        self.layout = layout
+        self.facts = facts
         self.store = store
         self.expected: dict[int, float] = {}
         self.num_pages: dict[Tier, int] = {"device": 0, "host": 0}
@@ -71,10 +71,15 @@ class PrefixIndex:
         """Whether a whole snapshot of the worker was seen, and it was not dropped since."""
         return worker_id in self._workers
 
+    def facts(self, worker_id: WorkerId) -> CacheFacts | None:
+        """None for a worker of which nothing is known."""
+        worker = self._workers.get(worker_id)
+        return None if worker is None else worker.facts
+
     def layout(self, worker_id: WorkerId) -> PageLayout | None:
         """None for a worker of which nothing is known."""
         worker = self._workers.get(worker_id)
-        return None if worker is None else worker.layout
+        return None if worker is None else worker.facts.layout
 
     def num_pages(self, worker_id: WorkerId, tier: Tier) -> int:
         """Pages of the worker in `tier`; for the store, pages that all who share it are known to have."""
@@ -94,13 +99,13 @@ class PrefixIndex:
 
     # What the workers say
 
-    def begin_snapshot(self, worker_id: WorkerId, layout: PageLayout, store_id: str | None = "") -> None:
-        """What follows with `held` is the worker's contents. Workers with the same `store_id` and namespace share a
-        store; None has none. A snapshot that was begun before and not ended is forgotten.
+    def begin_snapshot(self, worker_id: WorkerId, facts: CacheFacts) -> None:
+        """What follows with `held` is the worker's contents. A snapshot that was begun before and not ended is
+        forgotten.
         """
         self.abandon_snapshot(worker_id)
-        store = StoreNames(0) if store_id is None else self._store(store_id, layout)
-        self._snapshots[worker_id] = _Contents(self._take_slot(), layout, store)
+        store = StoreNames(0) if facts.store_id is None else self._store(facts.store_id, facts.layout)
+        self._snapshots[worker_id] = _Contents(self._take_slot(), facts, store)
 
     def held(self, worker_id: WorkerId, tier: Tier, names: bytes) -> None:
         """A part of the snapshot. Raises `KeyError` if none was begun."""
@@ -181,7 +186,7 @@ class PrefixIndex:
         Costs one look into the table for each page, and a little for each worker that stops having them.
         """
         self._sweep()
-        workers = {id_: worker for id_, worker in self._workers.items() if worker.layout == layout}
+        workers = {id_: worker for id_, worker in self._workers.items() if worker.facts.layout == layout}
         walk = _Walk(workers)
         for names in pages:
             shards = self._shards
@@ -236,7 +241,7 @@ class PrefixIndex:
         if tier == "storage":
             worker.store.clear()
             return
-        fresh = _Contents(self._take_slot(), worker.layout, worker.store)
+        fresh = _Contents(self._take_slot(), worker.facts, worker.store)
         other: Tier = "host" if tier == "device" else "device"
         if worker.num_pages[other] or (tier == "host" and worker.expected):
             kept = (_HOST if tier == "device" else _DEVICE | _EXPECTED) << worker.shift

@@ -12,6 +12,16 @@ class PageLayout(msgspec.Struct, frozen=True):
     page_size: int
 
 
+class CacheFacts(msgspec.Struct, frozen=True):
+    """What a worker says of its cache. Workers with the same `store_id` and namespace share a store; None has none.
+    `num_device_pages` None: it does not say how many its device holds.
+    """
+
+    layout: PageLayout
+    store_id: str | None = ""
+    num_device_pages: int | None = None
+
+
 class TierPages(msgspec.Struct, frozen=True):
     """Of a prompt's leading pages, how many a worker has in each tier; a page counts for the nearest that has it."""
 

@@ -80,22 +80,19 @@ class Subscriber:
         client: httpx.AsyncClient,
         *,
         api_key: str | None = None,
-        store_id: str | None = "",
         models: Collection[str] | None = None,
         config: SubscriberConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
-        """`client` is the caller's, who closes it. `store_id`: workers of the same one share a store, None has none.
-        `models` as an `EventFeed` takes it.
-        """
+        """`client` is the caller's, who closes it. `models` as an `EventFeed` takes it."""
         self._worker_id = worker_id
         self._index = index
         self._client = client
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._config = config or SubscriberConfig()
         self._clock = clock
-        self._feed = EventFeed(worker_id, index, store_id=store_id, models=models)
+        self._feed = EventFeed(worker_id, index, models=models)
         self._backoff = Backoff(
             self._config.first_retry_seconds, self._config.most_retry_seconds, rng or random.Random()
         )

@@ -22,6 +22,7 @@ from pagefall.tiers.host_memory import HostMemory
 from pagefall.tiers.manifest import NAMESPACE_DIGITS, manifest_key
 from pagefall_storage import page_format
 from pagefall_storage.errors import StorageError
+from pagefall_storage.identity import identify
 from pagefall_storage.protocol import (
     Corrupt,
     Failed,
@@ -104,6 +105,7 @@ class StorageClient:
         self._is_retired = False
         self._is_refusing = False  # writes, as was logged
         self._usage: Usage | None = None
+        self._identity: str | None = None
         self._tells_usage = True  # as was logged
 
     def stats(self) -> ControllerStats:
@@ -113,6 +115,7 @@ class StorageClient:
             breaker=self._store.breaker.state,
             storage_backend=self._name,
             storage_description=self.description,
+            storage_identity=self._identity,
             storage_num_pages=None if self._usage is None else self._usage.num_bytes // self._memory.value_bytes,
             storage_used_bytes=None if self._usage is None else self._usage.num_bytes,
             storage_limit_bytes=None if self._usage is None else self._usage.max_bytes,
@@ -229,6 +232,16 @@ class StorageClient:
         else:
             self._to_leave[name] = value
         return is_kept
+
+    async def ask_identity(self) -> None:
+        """Has the store say which one it is, for `stats`. What it said last stays where it does not."""
+
+        async def ask() -> str | None:
+            return await identify(self._store.backend)
+
+        identity = await self._store.ask_aside(ask)
+        if isinstance(identity, str):
+            self._identity = identity
 
     async def ask_usage(self) -> None:
         """Has the store tell how much it holds, for `stats`. No failure counts against it, and what it told last stays.

@@ -17,7 +17,7 @@ from pagefall.api.kv_events import KvEvents
 from pagefall.cache.changes import TierChange
 from pagefall.config import HttpConfig
 from pagefall.kv_events import Beat, Entered, Held, Hello, KvLine, SnapshotEnd, decode_line
-from pagefall.messages import KeysSnapshot
+from pagefall.messages import ControllerStats, KeysSnapshot
 
 
 @asynccontextmanager
@@ -115,6 +115,35 @@ async def test_the_stream_ends_with_the_server() -> None:
         for _ in range(5):
             await next_line()
         engine.kv_log.close()
+        with pytest.raises(anyio.EndOfStream):
+            await next_line()
+
+
+def with_store(identity: str | None) -> ControllerStats:
+    return ControllerStats(breaker="closed", storage_identity=identity)
+
+
+async def test_it_says_how_much_the_device_holds_and_which_store_there_is() -> None:
+    engine = FakeEngine()
+    said = []
+    for tiers in (None, ControllerStats(), with_store("s"), with_store(None)):
+        engine.tiers = tiers
+        async with reading(engine) as next_line:
+            hello = await next_line()
+        assert isinstance(hello, Hello)
+        assert hello.num_device_pages == 10
+        said.append(hello.store)
+    assert said == [None, None, "s", engine.kv_log.epoch], "one that it cannot name is nobody else's"
+
+
+async def test_with_another_store_the_stream_ends_and_the_reader_begins_anew() -> None:
+    engine = FakeEngine()
+    engine.tiers = with_store("s")
+    async with reading(engine) as next_line:
+        for _ in range(5):
+            await next_line()
+        engine.tiers = with_store("other")
+        engine.kv_log.publish([TierChange("device", b"1" * 32)])
         with pytest.raises(anyio.EndOfStream):
             await next_line()
 

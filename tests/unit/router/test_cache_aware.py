@@ -8,7 +8,7 @@ from pagefall.kv_events import Entered
 from pagefall.messages import Tier, TokenIds
 from pagefall.router.cache_aware import CacheAware
 from pagefall.router.index import PrefixIndex
-from pagefall.router.layout import PageLayout
+from pagefall.router.layout import CacheFacts, PageLayout
 from pagefall.router.page_names import PageNames
 from pagefall.router.routing import Choice, RouteRequest, WorkerId, WorkerView
 
@@ -34,12 +34,12 @@ def view(worker: WorkerId, *, queue: int = 0, running: int = 0, speed: float | N
 
 
 class Rig:
-    def __init__(self, *, store_id: str | None = "") -> None:
+    def __init__(self, *, store_id: str | None = "", num_device_pages: int | None = None) -> None:
         self.now = 0.0
         self.index = PrefixIndex()
         self.policy = CacheAware(index=self.index, clock=lambda: self.now)
         for worker in (A, B, C):
-            self.index.begin_snapshot(worker, LAYOUT, store_id)
+            self.index.begin_snapshot(worker, CacheFacts(LAYOUT, store_id, num_device_pages))
             self.index.end_snapshot(worker)
 
     def cache(self, worker: WorkerId, tier: Tier, token_ids: TokenIds, salt: str = "") -> None:
@@ -72,6 +72,28 @@ def test_a_device_hit_comes_before_a_host_hit_and_that_before_the_store() -> Non
     shared.cache(A, "storage", prompt)
     shared.cache(B, "host", prompt)
     assert shared.choose(prompt, view(A), view(B), view(C)).worker_id == B
+
+
+def test_what_one_worker_stored_counts_for_another_only_where_they_share_the_store() -> None:
+    rig, prompt = Rig(), tokens(1000)
+    rig.index.begin_snapshot(C, CacheFacts(LAYOUT, "its own"))
+    rig.index.end_snapshot(C)
+    rig.cache(A, "storage", prompt)
+    assert [rig.choose(prompt, view(worker)).num_storage_tokens for worker in (A, B, C)] == [992, 992, 0]
+    rig.cache(C, "storage", prompt[:320])
+    assert rig.choose(prompt, view(C)).num_storage_tokens == 320
+
+
+@pytest.mark.parametrize(("num_device_pages", "expected"), [(500, A), (50_000, B)])
+def test_a_prompt_is_kept_out_of_a_full_cache_and_not_out_of_one_that_has_room(
+    num_device_pages: int, expected: WorkerId
+) -> None:
+    """Half of it is in the cache of A, which has a queue; at B all of it would have to be computed."""
+    rig, prompt = Rig(num_device_pages=num_device_pages), tokens(1000)
+    for number, worker in enumerate((A, B, C)):
+        rig.cache(worker, "device", tokens(7000, seed=number + 10))
+    rig.cache(A, "device", prompt[:512])
+    assert rig.choose(prompt, view(A, queue=1000), view(B)).worker_id == expected
 
 
 def test_a_choice_says_what_is_expected_of_each_tier(rig: Rig) -> None:
@@ -221,7 +243,7 @@ def test_workers_of_different_page_sizes_are_compared_in_tokens(rig: Rig) -> Non
     other = WorkerId("http://large-pages")
     prompt = tokens(1000)
     names = PageNames().of(request(prompt), large).names()
-    rig.index.begin_snapshot(other, large)
+    rig.index.begin_snapshot(other, CacheFacts(large))
     rig.index.held(other, "device", packed(names))
     rig.index.end_snapshot(other)
     choice = rig.choose(prompt, view(A), view(other))

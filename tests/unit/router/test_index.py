@@ -10,7 +10,7 @@ from tests.kv_event_server import packed
 from pagefall.kv_events import Cleared, Entered, Left
 from pagefall.messages import Tier
 from pagefall.router.index import PrefixIndex
-from pagefall.router.layout import PageLayout, TierPages
+from pagefall.router.layout import CacheFacts, PageLayout, TierPages
 from pagefall.router.routing import WorkerId
 
 LAYOUT = PageLayout(b"n" * 32, 16)
@@ -18,7 +18,7 @@ A, B, C = WorkerId("http://a"), WorkerId("http://b"), WorkerId("http://c")
 
 
 def joined(index: PrefixIndex, worker: WorkerId, store_id: str | None = "", **held: list[int]) -> None:
-    index.begin_snapshot(worker, LAYOUT, store_id)
+    index.begin_snapshot(worker, CacheFacts(LAYOUT, store_id))
     tiers: tuple[Tier, ...] = ("device", "host", "storage")
     for tier in tiers:
         index.held(worker, tier, packed(held.get(tier, [])))
@@ -70,7 +70,7 @@ def test_a_store_keeps_what_a_worker_stored_that_is_gone() -> None:
 def test_workers_of_another_namespace_are_not_found() -> None:
     index = PrefixIndex()
     joined(index, A, device=[1])
-    index.begin_snapshot(B, PageLayout(b"m" * 32, 16))
+    index.begin_snapshot(B, CacheFacts(PageLayout(b"m" * 32, 16)))
     index.held(B, "device", packed([1]))
     index.end_snapshot(B)
     assert found(index, [1]) == {A: TierPages(1, 0, 0)}
@@ -93,7 +93,7 @@ def test_no_further_part_of_a_prompt_is_asked_for_when_no_worker_has_the_last_on
 def test_until_a_snapshot_ends_lookups_see_what_was_before_and_then_nothing_of_it() -> None:
     index = PrefixIndex()
     joined(index, A, device=[1, 2], host=[3])
-    index.begin_snapshot(A, LAYOUT)
+    index.begin_snapshot(A, CacheFacts(LAYOUT))
     index.held(A, "device", packed([1]))
     assert found(index, [1, 2, 3])[A] == TierPages(2, 1, 0)
     index.end_snapshot(A)
@@ -105,7 +105,7 @@ def test_until_a_snapshot_ends_lookups_see_what_was_before_and_then_nothing_of_i
 def test_a_snapshot_that_never_ends_changes_nothing() -> None:
     index = PrefixIndex()
     joined(index, A, device=[1])
-    index.begin_snapshot(A, LAYOUT)
+    index.begin_snapshot(A, CacheFacts(LAYOUT))
     index.held(A, "device", packed([1, 2]))
     index.abandon_snapshot(A)
     assert found(index, [1, 2])[A] == TierPages(1, 0, 0)
@@ -115,7 +115,7 @@ def test_a_snapshot_that_never_ends_changes_nothing() -> None:
 
 def test_a_worker_of_which_only_a_part_of_a_snapshot_was_seen_is_not_in_the_index() -> None:
     index = PrefixIndex()
-    index.begin_snapshot(A, LAYOUT)
+    index.begin_snapshot(A, CacheFacts(LAYOUT))
     index.held(A, "device", packed([1]))
     assert A not in index
     assert found(index, [1]) == {}

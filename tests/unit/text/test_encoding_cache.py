@@ -29,7 +29,7 @@ class Counting:
 
 
 def plain(tokenizer: Tokenizer, text: str) -> list[int]:
-    return tokenizer.encode(text, add_special_tokens=False).tolist()
+    return list(map(int, tokenizer.encode(text, add_special_tokens=False)))
 
 
 def test_a_text_has_the_tokens_that_the_tokenizer_makes_of_it(tokenizer: Tokenizer) -> None:

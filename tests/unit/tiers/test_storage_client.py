@@ -458,6 +458,22 @@ async def test_the_store_tells_how_much_it_holds_when_it_is_asked(rig: Rig) -> N
     assert told(client) == (3, 3 * memory.value_bytes, None)
 
 
+@pytest.mark.parametrize("fault", [StorageError("down"), TypeError("a bug")])
+async def test_which_store_it_is_stays_known_while_it_does_not_say(rig: Rig, fault: Exception) -> None:
+    backend, _, client = rig
+    assert client.stats().storage_identity is None
+    backend.errors["identify"] = fault
+    await client.ask_identity()
+    assert client.stats().storage_identity is None
+    del backend.errors["identify"]
+    await client.ask_identity()
+    identity = client.stats().storage_identity
+    assert identity is not None
+    backend.errors["identify"] = fault
+    await client.ask_identity()
+    assert client.stats().storage_identity == identity
+
+
 @pytest.mark.parametrize("fault", [StorageError("down"), TypeError("a bug"), None])
 async def test_a_store_that_does_not_tell_loses_nothing_by_it(
     rig: Rig, caplog: pytest.LogCaptureFixture, fault: Exception | None
