@@ -7,7 +7,7 @@ The answer is a stream of JSON lines:
     then, for ever:     entered | left | cleared, numbered without gaps; beat while nothing happens
 
 A reader that sees a number that does not follow the last one has missed something, and connects anew. `epoch` is
-another one whenever the server was restarted: numbers of one say nothing about another.
+another one whenever the server was restarted, or has another store: numbers of one say nothing about another.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ class KvEvents:
                 retry_after_seconds=5,
             )
         after = _after(request)
-        can_resume = request.query_params.get("epoch") == log.epoch and log.since(after) is not None
+        store = self._store(log)
+        can_resume = request.query_params.get("epoch") == _epoch(log, store) and log.since(after) is not None
         self._num_readers += 1
         try:
             # Before the answer begins: then it can still be a refusal.
@@ -53,14 +54,13 @@ class KvEvents:
         except BaseException:
             self._forget_reader()
             raise
-        return _CountedResponse(self._lines(log, start), self._forget_reader)
+        return _CountedResponse(self._lines(log, start, store), self._forget_reader)
 
     def _forget_reader(self) -> None:
         self._num_readers -= 1
 
-    async def _lines(self, log: KvEventLog, start: KeysSnapshot | int) -> AsyncIterator[bytes]:
+    async def _lines(self, log: KvEventLog, start: KeysSnapshot | int, store: str | None) -> AsyncIterator[bytes]:
         """Ends when the server does, when the reader was too slow for what is remembered, and with another store."""
-        store = self._store(log)
         if isinstance(start, int):
             yield encode_line(self._hello(log, log.number, store, has_snapshot=False))
             after = start
@@ -85,7 +85,7 @@ class KvEvents:
 
     def _hello(self, log: KvEventLog, number: int, store: str | None, *, has_snapshot: bool) -> Hello:
         return Hello(
-            epoch=log.epoch,
+            epoch=_epoch(log, store),
             number=number,
             model=self._engine.model.id,
             namespace=log.namespace.hex(),
@@ -94,6 +94,10 @@ class KvEvents:
             store=store,
             num_device_pages=self._engine.stats().device_pages.total,
         )
+
+
+def _epoch(log: KvEventLog, store: str | None) -> str:
+    return f"{log.epoch}.{store or ''}"
 
 
 class _CountedResponse(StreamingResponse):

@@ -68,7 +68,9 @@ async def _serve(config: RouterConfig, encoder: Encoder | None, bound: socket.so
             router.app,
             config.http,
             bound,
-            on_ready=lambda url: _log.info("ready\n%s", _start_report(router, config, url)),
+            on_ready=lambda url: _log.info(
+                "listening; ready with the first healthy worker\n%s", _start_report(router, config, url)
+            ),
         )
         loop = asyncio.get_running_loop()
 
@@ -85,7 +87,8 @@ async def _serve(config: RouterConfig, encoder: Encoder | None, bound: socket.so
 
         for number in _SIGNALS:
             loop.add_signal_handler(number, shut_down)
-        async with router.running(), beside(router):
+        # In this order, so that nobody watches workers that are being ended.
+        async with beside(router), router.running():
             await server.run_until_exit()
 
 

@@ -152,9 +152,7 @@ class Subscriber:
         except httpx.ReadTimeout:
             self._failed(f"silent for {self._config.silence_seconds:g} seconds")
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            # Before the first connection it loads its model, as far as anybody knows.
-            is_new = not self._num_connections
-            self._failed(f"{type(error).__name__}: {error}", level=logging.INFO if is_new else logging.WARNING)
+            self._failed(f"{type(error).__name__}: {error}")
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL) as error:
             self._failed(f"{type(error).__name__}: {error}")
         except Exception as error:  # noqa: BLE001 - whatever it was, the router serves on, by what it sends
@@ -185,7 +183,7 @@ class Subscriber:
                         self._feed.take(part)
                         await anyio.lowlevel.checkpoint()
                     self._heard()
-        self._failed("the worker ended the stream")
+        self._failed("the worker ended the stream", level=logging.INFO)
         return self._backoff.next_seconds()
 
     def _heard(self) -> None:

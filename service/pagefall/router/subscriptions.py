@@ -32,35 +32,36 @@ class Subscriptions:
         self._models = models
         self._client: httpx.AsyncClient | None = None
         self._group: anyio.abc.TaskGroup | None = None
-        self._running: dict[WorkerId, tuple[Subscriber, anyio.CancelScope]] = {}
+        self._running: dict[WorkerId, _Running] = {}
 
     @property
     def states(self) -> list[SubscriptionState]:
-        return [subscriber.state for subscriber, _ in self._running.values()]
+        return [running.subscriber.state for running in self._running.values()]
 
     def state_of(self, worker_id: WorkerId) -> SubscriptionState | None:
         """None of a worker whose events nobody reads."""
         running = self._running.get(worker_id)
-        return None if running is None else running[0].state
+        return None if running is None else running.subscriber.state
 
     def added(self, worker: Worker) -> None:
         if self._group is None or self._client is None:
             return
         subscriber = Subscriber(worker.worker_id, self._index, self._client, api_key=self._api_key, models=self._models)
-        scope = anyio.CancelScope()
-        self._running[worker.worker_id] = subscriber, scope
-        self._group.start_soon(_run, subscriber, scope)
+        running = self._running[worker.worker_id] = _Running(subscriber)
+        self._group.start_soon(running.run)
+        if worker.state == "healthy":
+            running.begin()
 
     def ready(self, worker: Worker) -> None:
         if worker.worker_id in self._running:
-            self._running[worker.worker_id][0].wake()
+            self._running[worker.worker_id].begin()
 
     def lost(self, worker: Worker) -> None: ...
 
     def removed(self, worker: Worker) -> None:
         running = self._running.pop(worker.worker_id, None)
         if running is not None:
-            running[1].cancel()
+            running.scope.cancel()
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -74,6 +75,20 @@ class Subscriptions:
             await anyio.sleep_forever()
 
 
-async def _run(subscriber: Subscriber, scope: anyio.CancelScope) -> None:
-    with scope:
-        await subscriber.run()
+class _Running:
+    """Reads from when the worker is healthy for the first time: before, it loads its model."""
+
+    def __init__(self, subscriber: Subscriber) -> None:
+        self.subscriber = subscriber
+        self.scope = anyio.CancelScope()
+        self._may_begin = anyio.Event()
+
+    def begin(self) -> None:
+        """Now, or again at once where it waits after a failure."""
+        self._may_begin.set()
+        self.subscriber.wake()
+
+    async def run(self) -> None:
+        with self.scope:
+            await self._may_begin.wait()
+            await self.subscriber.run()

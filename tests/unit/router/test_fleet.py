@@ -242,6 +242,21 @@ async def test_what_is_read_of_a_workers_events_is_told() -> None:
     assert 'pagefall_router_events_connected{worker="w1"} 0.0' in metrics
 
 
+async def test_events_are_asked_for_when_the_worker_is_healthy_and_not_before() -> None:
+    async with fake_workers("a", "b") as [one, other]:
+        other.gets["/cache/events"] = publishing("any")
+        other.gets["/health"] = status(503)
+        config = router_config(one, routing=RoutingConfig(policy="cache_aware"))
+        async with running_router(config) as running:
+            added = await running.client.post("/router/workers", json={"url": other.url})
+            assert added.status_code == 201
+            await until(lambda: len(one.seen) > 0)
+            await anyio.sleep(0.2)
+            assert [seen.path for seen in other.seen] == []
+            del other.gets["/health"]
+            await until(lambda: [seen.path for seen in other.seen if seen.path == "/cache/events"] != [])
+
+
 async def test_with_no_tokenizer_but_the_embedded_models_only_its_events_are_taken() -> None:
     async def status_with(worker: FakeWorker, routing: RoutingConfig, encoder: PromptEncoder) -> str:
         async with running_router(router_config(worker, routing=routing), encoder) as running:
