@@ -4,8 +4,10 @@ can be read by another.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import re
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import Final, Protocol, runtime_checkable
 
 MARK: Final = ".store-id"
 """What stores keep their identity under: no key, so no value is ever called so."""
+
+_MARK_TEXT: Final = re.compile(rb"[0-9a-f]{32}")
 
 
 @runtime_checkable
@@ -39,15 +43,35 @@ def new_mark() -> str:
 
 
 def mark_of_folder(root: Path) -> str:
-    """That of a folder, made where there is none. Blocks; raises `OSError`."""
+    """That of a folder, made where there is none, or a damaged one. Blocks; raises `OSError`."""
     mark = root / MARK
     while True:
+        known = None
         with suppress(FileNotFoundError):
-            return mark.read_text()
+            known = mark.read_bytes()
+        if known is not None and _MARK_TEXT.fullmatch(known):
+            return known.decode()
         new = root / f"{MARK}.{new_mark()}"
-        new.write_text(new_mark())
         try:
-            with suppress(FileExistsError):
-                os.link(new, mark)  # whole at once; of several that do this, one is first
+            with new.open("x") as file:
+                file.write(new_mark())
+                file.flush()
+                os.fsync(file.fileno())
+            _place(new, mark, is_first=known is None)
         finally:
-            new.unlink()
+            new.unlink(missing_ok=True)
+
+
+def _place(new: Path, mark: Path, *, is_first: bool) -> None:
+    """Whole at once. Of several that are first at the same time one wins; where the folder knows no links, the last."""
+    if is_first:
+        try:
+            os.link(new, mark)
+        except FileExistsError:
+            return
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+                raise
+        else:
+            return
+    new.replace(mark)

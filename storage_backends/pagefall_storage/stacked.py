@@ -149,7 +149,7 @@ class Stacked:
         return Usage(num_values=num_values, num_bytes=num_bytes, max_bytes=None)
 
     async def identify(self) -> str | None:
-        """The farthest's: whoever has that one reads there what this stack has written."""
+        """The farthest's: whoever has that one reads there what it has taken."""
         farthest = self.members[-1]
         return await farthest.identify() if isinstance(farthest, Identified) else None
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,14 +15,12 @@ from tests.s3_servers import S3Server, moto
 
 from pagefall_storage.errors import StorageError
 from pagefall_storage.file import open_file
-from pagefall_storage.identity import identify
+from pagefall_storage.identity import MARK, identify, mark_of_folder
 from pagefall_storage.memory import open_memory
 from pagefall_storage.protocol import StorageBackend
 from pagefall_storage.redis import open_redis
 from pagefall_storage.s3 import open_s3
 from pagefall_storage.stacked import Stacked
-
-pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +66,39 @@ async def test_a_folder_that_is_gone_says_nothing(opened: AsyncExitStack, tmp_pa
     (tmp_path / "s").rmdir()
     with pytest.raises(StorageError):
         await identify(store)
+
+
+def marks(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\xff" * 32, b"0" * 31, b"0" * 32 + b"\n"])
+def test_a_damaged_mark_is_replaced(tmp_path: Path, damaged: bytes) -> None:
+    (tmp_path / MARK).write_bytes(damaged)
+    made = mark_of_folder(tmp_path)
+    assert made == mark_of_folder(tmp_path) == (tmp_path / MARK).read_text()
+    assert made.encode() != damaged
+    assert marks(tmp_path) == [MARK]
+
+
+def test_a_folder_without_links_has_a_mark_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: object, target: object) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert mark_of_folder(tmp_path) == mark_of_folder(tmp_path)
+    assert marks(tmp_path) == [MARK]
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    for _ in range(3):
+        with pytest.raises(OSError, match="full"):
+            mark_of_folder(tmp_path)
+    assert marks(tmp_path) == []
 
 
 async def test_a_redis_is_the_same_however_it_is_reached(opened: AsyncExitStack, redis_server: RedisServer) -> None:

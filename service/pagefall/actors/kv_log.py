@@ -45,10 +45,15 @@ class KvEventLog:
         self._wake()
 
     def publish(self, changes: Sequence[TierChange]) -> None:
-        """In the order in which they happened."""
+        """In the order in which they happened. With another store a new epoch begins, which has no events yet."""
         if not changes:
             return
         for change in changes:
+            if not change.keys and change.cause is None:
+                self.epoch = uuid.uuid4().hex
+                self._lines.clear()
+                self._num_bytes = 0
+                continue
             self.number += 1
             line = encode_line(_event(self.number, change))
             self._lines.append(line)
@@ -58,7 +63,7 @@ class KvEventLog:
         self._wake()
 
     def since(self, number: int) -> list[bytes] | None:
-        """The lines of the events after `number`; None where some of them are forgotten, or it never was."""
+        """The lines of the events after `number`, of this epoch; None where some are forgotten, or it never was."""
         num_new = self.number - number
         if not 0 <= num_new <= len(self._lines):
             return None

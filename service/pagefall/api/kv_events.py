@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -45,8 +45,8 @@ class KvEvents:
                 retry_after_seconds=5,
             )
         after = _after(request)
-        store = self._store(log)
-        can_resume = request.query_params.get("epoch") == _epoch(log, store) and log.since(after) is not None
+        origin = self._origin()
+        can_resume = request.query_params.get("epoch") == origin.epoch and log.since(after) is not None
         self._num_readers += 1
         try:
             # Before the answer begins: then it can still be a refusal.
@@ -54,50 +54,52 @@ class KvEvents:
         except BaseException:
             self._forget_reader()
             raise
-        return _CountedResponse(self._lines(log, start, store), self._forget_reader)
+        return _CountedResponse(self._lines(log, start, origin), self._forget_reader)
 
     def _forget_reader(self) -> None:
         self._num_readers -= 1
 
-    async def _lines(self, log: KvEventLog, start: KeysSnapshot | int, store: str | None) -> AsyncIterator[bytes]:
+    async def _lines(self, log: KvEventLog, start: KeysSnapshot | int, origin: _Origin) -> AsyncIterator[bytes]:
         """Ends when the server does, when the reader was too slow for what is remembered, and with another store."""
         if isinstance(start, int):
-            yield encode_line(self._hello(log, log.number, store, has_snapshot=False))
+            yield encode_line(self._hello(log, log.number, origin, has_snapshot=False))
             after = start
         else:
-            yield encode_line(self._hello(log, start.number, store, has_snapshot=True))
+            yield encode_line(self._hello(log, start.number, origin, has_snapshot=True))
             for part in _parts(start):
                 yield part
             after = start.number
-        while not log.is_closed and (lines := log.since(after)) is not None:
+        while not log.is_closed and self._origin() == origin and (lines := log.since(after)) is not None:
             after = log.number
             yield b"".join(lines) or encode_line(Beat(number=after))
             await log.wait(after, seconds=self._beat_seconds)
-            if self._store(log) != store:
-                return
 
-    def _store(self, log: KvEventLog) -> str | None:
-        """One that cannot say which it is, is this server's own."""
-        controller = self._engine.controller_stats()
+    def _origin(self) -> _Origin:
+        """A store that cannot say which it is, is this server's own."""
+        log, controller = self._engine.kv_log, self._engine.controller_stats()
         if controller is None or controller.breaker is None:
-            return None
-        return controller.storage_identity or log.epoch
+            return _Origin(log.epoch, None)
+        store = controller.storage_identity or log.epoch
+        return _Origin(f"{log.epoch}.{store}", store)
 
-    def _hello(self, log: KvEventLog, number: int, store: str | None, *, has_snapshot: bool) -> Hello:
+    def _hello(self, log: KvEventLog, number: int, origin: _Origin, *, has_snapshot: bool) -> Hello:
         return Hello(
-            epoch=_epoch(log, store),
+            epoch=origin.epoch,
             number=number,
             model=self._engine.model.id,
             namespace=log.namespace.hex(),
             page_size=log.page_size,
             has_snapshot=has_snapshot,
-            store=store,
+            store=origin.store,
             num_device_pages=self._engine.stats().device_pages.total,
         )
 
 
-def _epoch(log: KvEventLog, store: str | None) -> str:
-    return f"{log.epoch}.{store or ''}"
+class _Origin(NamedTuple):
+    """Whose numbers the events have, and which store the server has: another epoch with each."""
+
+    epoch: str
+    store: str | None
 
 
 class _CountedResponse(StreamingResponse):

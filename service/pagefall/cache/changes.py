@@ -13,7 +13,8 @@ class TierChange(NamedTuple):
     """Pages entered a tier (`cause` None) or left it (`cause` says why).
 
     `keys` are their page keys, `KEY_BYTES` each, in the order of the sequence. `is_gone`: no tier of the tree has them
-    any more; `is_stored`: the store had them when last heard of. No keys: everything left the tier.
+    any more; `is_stored`: the store had them when last heard of. No keys: everything left the tier, or, without
+    a `cause`, the tier is another one from now on: what was in the one before may be there for others still.
     """
 
     tier: Tier

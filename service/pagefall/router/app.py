@@ -46,6 +46,9 @@ from pagefall.router.workers_file import WorkersFile
 
 _FORWARDED: Final = ("/v1/{rest:path}", "/tokenize", "/detokenize")
 
+_PATIENCE_SECONDS: Final = 5.0
+"""How long a request waits for the one worker that can answer it, at most."""
+
 _OF_ONE_WORKER: Final = ("/cache/diagnose", "/cache/tree")
 
 
@@ -90,7 +93,12 @@ class Router:
             config.routing.policy, make_policy(config.routing.policy, index=index), make_policy("least_load")
         )
         self.decisions = DecisionLog(config.telling.explain_max_requests)
-        homes = ResponseHomes(registry, FanOut(self.upstreams))
+        homes = ResponseHomes(
+            registry,
+            FanOut(self.upstreams),
+            patience_seconds=min(forward.queue_timeout, _PATIENCE_SECONDS),
+            clock=clock,
+        )
         self.metrics = RouterMetrics(registry, self.gate, self.subscriptions, policy=policies.name)
         proxy = Proxy(
             registry,
@@ -105,7 +113,7 @@ class Router:
             observers=(self.metrics, *observers),
             clock=clock,
         )
-        for listener in (self.upstreams, policies, _GateKeeper(self.gate), self.health, self.subscriptions):
+        for listener in (self.upstreams, policies, _GateKeeper(self.gate), self.health, self.subscriptions, homes):
             if listener is not None:
                 registry.listen(listener)
         self.app = self._create_app(proxy)

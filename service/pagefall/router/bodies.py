@@ -81,7 +81,7 @@ def read_body(body: bytes, endpoint: Endpoint) -> Body:
         or _as(fields.max_output_tokens, int)
         or _as(fields.max_tokens, int),
         stream=bool(_as(fields.stream, bool)),
-        previous_response_id=_as(fields.previous_response_id, str) if endpoint == "responses" else None,
+        previous_response_id=_as(fields.previous_response_id, str),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -26,6 +26,11 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     status: int | None = None
     body: bytes = b""
     error: str | None = None
+
+    @property
+    def is_failure(self) -> bool:
+        """It says nothing of what was asked for."""
+        return self.status is None or self.status >= 500
 
     @property
     def is_success(self) -> bool:
@@ -53,17 +58,24 @@ class FanOut:
         request_id: str,
         *,
         body: bytes = b"",
+        is_enough: Callable[[Reply], bool] = lambda reply: False,
     ) -> list[Reply]:
-        """All at once; the answers in the order of `workers`. The client's key goes along, where workers have none."""
+        """All at once; the answers in the order of `workers`. The client's key goes along, where workers have none.
+
+        With one that `is_enough` the others are not waited for.
+        """
         kept = [(name, value) for name, value in headers.raw if name in KEY_HEADERS or (body and name == _TYPE)]
         sent = self._upstreams.authorized([*kept, (b"x-request-id", request_id.encode("latin-1"))])
         replies: dict[int, Reply] = {}
 
         async def ask(index: int, worker: Worker) -> None:
-            replies[index] = await self._ask(worker, method, target, sent, body)
+            reply = replies[index] = await self._ask(worker, method, target, sent, body)
+            if is_enough(reply):
+                scope.cancel()
 
-        await run_all([partial(ask, index, worker) for index, worker in enumerate(workers)])
-        return [replies[index] for index in range(len(workers))]
+        with anyio.CancelScope() as scope:
+            await run_all([partial(ask, index, worker) for index, worker in enumerate(workers)])
+        return [replies[index] for index in sorted(replies)]
 
     async def _ask(self, worker: Worker, method: str, target: str, headers: RawHeaders, body: bytes) -> Reply:
         try:

@@ -27,7 +27,7 @@ from pagefall.router.config import ForwardConfig
 from pagefall.router.decisions import Attempt, Decision, DecisionLog
 from pagefall.router.gate import Gate, RefusedError, no_worker
 from pagefall.router.prompts import PromptReader, ReadRequest, endpoint_of
-from pagefall.router.response_homes import ResponseHomes
+from pagefall.router.response_homes import ResponseHomes, named_response
 from pagefall.router.routing import Choice, Policy, WorkerId
 from pagefall.router.upstream import forwarded_headers
 from pagefall.router.workers import Outcome, Worker, WorkerRegistry
@@ -116,12 +116,12 @@ class Proxy:
             )
             if not self._registry.has_any:
                 raise no_worker(_NO_WORKERS)
+            named = named_response(scope["path"], read.body)
+            only = None if named is None else await self._homes.find(named, headers, decision.request_id)
             waits_since = self._clock()
             async with self._gate.place(_client(scope, headers, read)):
                 decision.queue_seconds = self._clock() - waits_since
-                exchange = _Exchange(read, outgoing, answer, decision, arrived_at)
-                if (previous := read.body.previous_response_id) is not None:
-                    exchange.only = await self._homes.find(previous, headers, decision.request_id)
+                exchange = _Exchange(read, outgoing, answer, decision, arrived_at, only)
                 await self._forward(exchange)
         except RequestError as error:
             decision.status = error.status
@@ -181,11 +181,12 @@ class Proxy:
                 return next(worker for worker in candidates if worker.worker_id == choice.worker_id), choice
             if not registry.has_any:
                 raise no_worker(_NO_WORKERS)
+            if exchange.only is not None:
+                raise no_worker("the one that keeps this response does not answer")
             with anyio.move_on_after(deadline - self._clock()) as scope:
                 await registry.wait_for_change()
             if scope.cancelled_caught:
-                who = "none" if exchange.only is None else "the one that keeps the previous response"
-                raise no_worker(f"{who} has become healthy in time")
+                raise no_worker("none has become healthy in time")
 
     def _candidates(self, exchange: _Exchange, tried: Collection[WorkerId] = ()) -> list[Worker]:
         return self._registry.candidates(tried, model=exchange.read.body.model, only=exchange.only)
@@ -241,19 +242,24 @@ class Policies:
 
 
 class _Exchange:
-    """What belongs to one request while it is forwarded."""
+    """What belongs to one request while it is forwarded. `only`: where it has to go, as nobody else could answer."""
 
     def __init__(
-        self, read: ReadRequest, outgoing: Outgoing, answer: ClientAnswer, decision: Decision, arrived_at: float
+        self,
+        read: ReadRequest,
+        outgoing: Outgoing,
+        answer: ClientAnswer,
+        decision: Decision,
+        arrived_at: float,
+        only: WorkerId | None,
     ) -> None:
         self.read = read
         self.outgoing = outgoing
         self.answer = answer
         self.decision = decision
         self.arrived_at = arrived_at
+        self.only = only
         self.tried: set[WorkerId] = set()
-        self.only: WorkerId | None = None
-        """Where it has to go, as nobody else has what it goes on from."""
 
 
 def _target(scope: Scope) -> str:

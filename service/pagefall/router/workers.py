@@ -240,6 +240,7 @@ class WorkerRegistry:
         if worker.state not in ("draining", "removed"):
             _log.info("worker %s drains; requests under way: %d", worker.name, len(worker.leases))
             worker.state = "draining"
+            self._tell_change()
 
     def remove(self, worker: Worker, *, at_once: bool = False) -> None:
         """Drains it; with its last request, or `at_once`, it is gone. One that is gone already stays so."""

@@ -29,6 +29,7 @@ from pagefall.scheduling.state import SchedulerState
 from pagefall.scheduling.tiers import FlushRecord, unknown_storage_link
 
 _STORE_IS_EMPTY: Final = TierChange("storage", b"", "flushed")
+_STORE_IS_ANOTHER: Final = TierChange("storage", b"")
 
 
 def receive(state: SchedulerState, report: ControllerReport, *, now: float) -> CacheFlushed | StorageChanged | None:
@@ -96,7 +97,7 @@ def change_storage(state: SchedulerState, message: StorageChange) -> None:
 def _storage_changed(state: SchedulerState, report: StorageChanged) -> StorageChanged:
     tiers = state.lower_tiers
     if report.error is None:
-        _forget_store(state)
+        _forget_store(state, _STORE_IS_ANOTHER)
     if report.is_attached and report.error is None:
         tiers.has_storage = True
         tiers.storage_link = unknown_storage_link()
@@ -106,7 +107,7 @@ def _storage_changed(state: SchedulerState, report: StorageChanged) -> StorageCh
 
 def _storage_cleared(state: SchedulerState, report: StorageCleared) -> CacheFlushed:
     tiers = state.lower_tiers
-    _forget_store(state)
+    _forget_store(state, _STORE_IS_EMPTY)
     record = tiers.flushes.pop(report.transfer_id)
     return CacheFlushed(
         flush_id=record.flush_id,
@@ -115,8 +116,8 @@ def _storage_cleared(state: SchedulerState, report: StorageCleared) -> CacheFlus
     )
 
 
-def _forget_store(state: SchedulerState) -> None:
+def _forget_store(state: SchedulerState, change: TierChange) -> None:
     """Nothing is in the store, as far as anyone knows; nor does what is on its way from it, or to it, say otherwise."""
-    state.changes.append(_STORE_IS_EMPTY)
+    state.changes.append(change)
     state.lower_tiers.store_number += 1
     state.lower_tiers.host.forget_stored()

@@ -21,6 +21,12 @@ from pagefall.text.tokenizer import Tokenizer
 _MAX_TOKENS: Final = 2_000_000
 """Of all parts kept: 8 MB."""
 
+_LARGEST_PART: Final = 1 / 8
+"""Of them: one that is larger is not kept, since all the others would have to go."""
+
+_WORD_AT_AN_EDGE: Final = re.compile(r"\A\w|\w\Z")
+"""With such a neighbour, a token that has to be a whole word is none."""
+
 _PART_COST: Final = 64
 """Tokens that any part counts as beside its own, since it takes memory too."""
 
@@ -72,11 +78,14 @@ class EncodingCache:
         return token_ids
 
     def _keep(self, digest: bytes, token_ids: TokenIds) -> None:
+        size = len(token_ids) + _PART_COST
+        if size > self._max_tokens * _LARGEST_PART:
+            return
         with self._lock:
             if digest in self._parts:
                 return  # another thread has been sooner
             self._parts[digest] = token_ids
-            self._num_tokens += len(token_ids) + _PART_COST
+            self._num_tokens += size
             while self._num_tokens > self._max_tokens:
                 _, oldest = self._parts.popitem(last=False)
                 self._num_tokens -= len(oldest) + _PART_COST
@@ -95,12 +104,16 @@ def _cuts(tokenizer: Tokenizer) -> dict[str, int]:
 
     Only such as are found wherever they stand, and that no other added token can reach into.
     """
+    if tokenizer.splits_special_tokens:
+        return {}
+    has_words = any(token.single_word for token in tokenizer.added_tokens.values())
     template = tokenizer.chat_template or ""
     cuts = {
         token.content: token_id
         for token_id, token in tokenizer.added_tokens.items()
         if token.special and (token.content in template or token_id in tokenizer.eos_token_ids)
         if not (token.lstrip or token.rstrip or token.single_word or token.normalized)
+        if not (has_words and _WORD_AT_AN_EDGE.search(token.content))
     }
     spellings = [token.content for token in tokenizer.added_tokens.values()]
     return {cut: token_id for cut, token_id in cuts.items() if not _is_reached(cut, spellings)}

@@ -67,6 +67,8 @@ class Tokenizer:
         """Ids that have a token are below this number, added tokens included."""
         self.added_tokens: Mapping[int, tokenizers.AddedToken] = self._backend.get_added_tokens_decoder()
         """What is found in a text before the rest of it is encoded, by id."""
+        self.splits_special_tokens: bool = self._backend.encode_special_tokens
+        """Whether special tokens in a text are read as any other text."""
         self.special_token_ids = frozenset(token_id for token_id, token in self.added_tokens.items() if token.special)
         """The ids that `decode` leaves out."""
         self.is_byte_level = is_byte_level(self._backend)

@@ -106,6 +106,7 @@ class StorageClient:
         self._is_refusing = False  # writes, as was logged
         self._usage: Usage | None = None
         self._identity: str | None = None
+        self._tells_identity = True  # as was logged
         self._tells_usage = True  # as was logged
 
     def stats(self) -> ControllerStats:
@@ -242,6 +243,9 @@ class StorageClient:
         identity = await self._store.ask_aside(ask)
         if isinstance(identity, str):
             self._identity = identity
+        elif identity is not None and self._tells_identity:
+            _log.info("the store does not say which one it is, %s: %s", self._store.backend.description, identity)
+        self._tells_identity = not isinstance(identity, BaseException)
 
     async def ask_usage(self) -> None:
         """Has the store tell how much it holds, for `stats`. No failure counts against it, and what it told last stays.

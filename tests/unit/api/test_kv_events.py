@@ -92,7 +92,7 @@ async def test_a_newcomer_gets_a_snapshot_and_then_what_happens() -> None:
 async def test_who_was_here_goes_on_where_he_left() -> None:
     engine = FakeEngine()
     engine.kv_log.publish([TierChange("device", b"1" * 32), TierChange("host", b"1" * 32)])
-    async with reading(engine, f"epoch={engine.kv_log.epoch}.&after=1") as next_line:
+    async with reading(engine, f"epoch={engine.kv_log.epoch}&after=1") as next_line:
         hello = await next_line()
         assert isinstance(hello, Hello)
         assert not hello.has_snapshot
@@ -103,7 +103,7 @@ async def test_who_was_here_goes_on_where_he_left() -> None:
 async def test_where_that_is_not_possible_it_begins_with_a_snapshot(query: str) -> None:
     engine = FakeEngine()
     engine.kv_log.publish([TierChange("device", b"1" * 32)])
-    async with reading(engine, query.format(epoch=f"{engine.kv_log.epoch}.")) as next_line:
+    async with reading(engine, query.format(epoch=engine.kv_log.epoch)) as next_line:
         hello = await next_line()
         assert isinstance(hello, Hello)
         assert hello.has_snapshot
@@ -146,6 +146,23 @@ async def test_with_another_store_the_stream_ends_and_the_reader_begins_anew() -
         engine.kv_log.publish([TierChange("device", b"1" * 32)])
         with pytest.raises(anyio.EndOfStream):
             await next_line()
+
+
+async def test_the_same_store_attached_again_is_another_epoch_and_empties_it_for_nobody() -> None:
+    engine = FakeEngine()
+    engine.tiers = with_store("s")
+    async with reading(engine) as next_line:
+        hello = await next_line()
+        for _ in range(4):
+            await next_line()
+        engine.kv_log.publish([TierChange("storage", b"")])
+        with pytest.raises(anyio.EndOfStream):
+            await next_line()
+    assert isinstance(hello, Hello)
+    async with reading(engine, f"epoch={hello.epoch}&after=0") as next_line:
+        again = await next_line()
+    assert isinstance(again, Hello)
+    assert again.has_snapshot
 
 
 async def test_numbers_of_another_store_are_not_gone_on_from() -> None:

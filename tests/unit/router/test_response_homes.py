@@ -6,8 +6,9 @@ from typing import Any
 
 import anyio
 import httpx
+import pytest
 from starlette.datastructures import Headers
-from tests.fake_worker import MODEL, Answering, FakeWorker, Seen, fake_workers, status
+from tests.fake_worker import MODEL, Answering, FakeWorker, Seen, fake_workers, silent, status
 from tests.router_rig import RunningRouter, router_config, running_router
 
 from pagefall.router.config import ForwardConfig, WorkersConfig
@@ -94,19 +95,23 @@ async def test_a_response_that_another_router_has_seen_made_is_looked_for_once()
 async def test_while_the_worker_that_keeps_it_is_away_the_client_is_told_to_come_again() -> None:
     async with fake_workers("a", "b") as workers:
         keep(*workers)
-        config = router_config(*workers, forward=ForwardConfig(retry_deadline=0.3))
+        config = router_config(*workers, forward=ForwardConfig(queue_timeout=0.2, max_concurrent_requests=1))
         async with running_router(config) as running:
             first = await made(running)
             home = home_of(first, workers)
             await home.kill()
             await running.wait_for(home.url, "unhealthy")
+            async with anyio.create_task_group() as group:
+                group.start_soon(respond, running, first)  # takes no place that others could use
+                await anyio.sleep(0.05)
+                assert (await running.chat()).status_code == 200
             refused = await respond(running, first)
             await home.start()
             await running.wait_for(home.url, "healthy")
             second = await made(running, first)
     assert refused.status_code == 503
     assert "retry-after" in refused.headers
-    assert "keeps the previous response" in refused.json()["error"]["message"]
+    assert "the one that keeps this response" in refused.json()["error"]["message"]
     assert second.startswith(first[:6])
 
 
@@ -163,11 +168,86 @@ async def test_a_failed_connection_to_it_is_tried_again() -> None:
             assert (await made(running, first)).startswith(first[:6])
 
 
+async def test_one_that_drains_is_not_asked_any_more_and_nobody_waits_for_it() -> None:
+    async with fake_workers("a", "b") as workers:
+        keep(*workers)
+        async with running_router(router_config(*workers)) as running:
+            first = await made(running)
+            home = home_of(first, workers)
+            await home.kill()
+            await running.wait_for(home.url, "unhealthy")
+            answers: list[httpx.Response] = []
+
+            async def ask() -> None:
+                answers.append(await respond(running, first))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(ask)
+                await anyio.sleep(0.05)
+                with anyio.fail_after(3):
+                    (await running.client.post(f"/router/workers/{home.url}/drain")).raise_for_status()
+    assert [answer.status_code for answer in answers] == [404]
+
+
+async def test_while_one_that_may_keep_it_cannot_be_asked_nobody_says_that_it_is_gone() -> None:
+    """A router that was started anew has seen nothing made."""
+    async with fake_workers("a", "b", "c") as workers:
+        keep(*workers)
+        workers[2].gets["/health"] = status(503)
+        config = router_config(*workers[:2], forward=ForwardConfig(queue_timeout=0.2))
+        async with running_router(config) as running:
+            (await running.client.post("/router/workers", json={"url": workers[2].url})).raise_for_status()
+            joining = await respond(running, "resp_old")
+            workers[2].paths[f"{RESPONSES}/resp_old"] = {"id": "resp_old"}
+            del workers[2].gets["/health"]
+            await running.wait_for(workers[2].url, "healthy")
+            assert (await made(running, "resp_old")).startswith("resp_c")
+            assert (await respond(running, "resp_never")).status_code == 404
+            workers[1].gets[f"{RESPONSES}/resp_never"] = status(500)
+            failing = await respond(running, "resp_never")
+    assert [joining.status_code, failing.status_code] == [503, 503]
+    assert "may keep this response" in joining.json()["error"]["message"]
+
+
+async def test_others_are_not_waited_for_when_one_has_it() -> None:
+    async with fake_workers("a", "b") as workers:
+        keep(*workers)
+        workers[0].gets[f"{RESPONSES}/resp_old"] = silent
+        workers[1].paths[f"{RESPONSES}/resp_old"] = {"id": "resp_old"}
+        async with running_router(router_config(*workers)) as running:
+            with anyio.fail_after(5):
+                assert (await made(running, "resp_old")).startswith("resp_b")
+
+
+async def test_an_id_that_no_worker_can_have_made_is_asked_for_nowhere() -> None:
+    async with fake_workers("a", "b") as workers:
+        keep(*workers)
+        async with running_router(router_config(*workers)) as running:
+            assert (await respond(running, "r" * 129)).status_code == 404
+    assert not [seen for worker in workers for seen in worker.seen if seen.path.startswith(RESPONSES + "/")]
+
+
+@pytest.mark.parametrize("path", ["input_tokens", "{id}/cancel"])
+async def test_what_else_is_about_a_response_is_sent_where_it_is_kept(path: str) -> None:
+    async with fake_workers("a", "b", "c") as workers:
+        keep(*workers)
+        async with running_router(router_config(*workers)) as running:
+            first = await made(running)
+            home = home_of(first, workers)
+            before = [len(worker.posts) for worker in workers]
+            for _ in range(3):
+                body = {"model": MODEL, "input": "Hi", "previous_response_id": first}
+                await running.client.post(f"{RESPONSES}/{path.format(id=first)}", json=body)
+            more = [len(worker.posts) - count for worker, count in zip(workers, before, strict=True)]
+    assert more == [3 if worker is home else 0 for worker in workers]
+
+
 async def test_the_oldest_of_many_are_forgotten() -> None:
     registry = WorkerRegistry(WorkersConfig(), clock=time.monotonic)
     upstreams = Upstreams(connect_timeout=1.0, worker_api_key=None)
-    homes = ResponseHomes(registry, FanOut(upstreams), max_remembered=2)
+    homes = ResponseHomes(registry, FanOut(upstreams), max_remembered=2, patience_seconds=0.0, clock=time.monotonic)
     worker = registry.add(worker_spec("http://127.0.0.1:1"), "flag")
+    registry.probe_succeeded(worker)
     for response_id in ("1", "2", "1", "3"):
         homes.kept(response_id, worker.worker_id)
     found = [await homes.find(response_id, Headers(), "r") for response_id in ("1", "2", "3")]

@@ -117,12 +117,21 @@ def awkward() -> Tokenizer:
     """Composes characters, and has tokens that reach into each other, or take the spaces beside them."""
     backend = byte_level_backend()
     backend.normalizer = normalizers.NFC()
-    backend.add_special_tokens(["<turn>", "<end>", "<|a|>", "x<turn>y", "<x"])
+    backend.add_special_tokens(["<turn>", "<end>", "<|a|>", "x<turn>y", "<x", "EOT"])
+    backend.add_tokens([AddedToken("foo", single_word=True)])
     backend.add_special_tokens([AddedToken("<sp>", lstrip=True, rstrip=True), AddedToken("é<e>", normalized=True)])
     fast = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", bos_token="<s>")
     fast.chat_template = (
-        "{% for m in messages %}<turn>{{ m.content }}<end>{% endfor %}{# <|a|> <sp> é<e> x<turn>y <x #}"
+        "{% for m in messages %}<turn>{{ m.content }}<end>{% endfor %}{# <|a|> <sp> é<e> x<turn>y <x EOT #}"
     )
+    return Tokenizer(fast)
+
+
+@pytest.fixture(scope="session")
+def splitting() -> Tokenizer:
+    """Special tokens in a text are text to it."""
+    backend = byte_level_backend()
+    fast = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", split_special_tokens=True)
     return Tokenizer(fast)
 
 

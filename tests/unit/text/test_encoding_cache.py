@@ -9,7 +9,7 @@ from pagefall.text.requests import ChatMessage
 from pagefall.text.tokenizer import Tokenizer
 
 LONG = "it's done by the lazy dog. " * 12
-SPECIALS = ["<turn>", "<end>", "<|a|>", "<x", "x<turn>y", "<sp> ", "é<e>"]
+SPECIALS = ["<turn>", "<end>", "<|a|>", "<x", "x<turn>y", "<sp> ", "é<e>", "EOT", "foo"]
 PIECES = [*SPECIALS, "</s>", "<s>", "<", "turn>", "<turn", "x", "y", " ", "\n", "e\N{COMBINING ACUTE ACCENT}", "<sp>"]
 
 
@@ -91,19 +91,38 @@ def test_after_clear_nothing_is_known(embedded: Tokenizer) -> None:
 
 def test_parts_that_nobody_asked_for_longest_make_room(embedded: Tokenizer) -> None:
     counting = Counting(embedded)
-    size = len(plain(embedded, LONG + "0")) + 100
-    cache = EncodingCache(counting, max_tokens=3 * size)  # type: ignore[arg-type]
+    size = len(plain(embedded, LONG + "0")) + 70
+    cache = EncodingCache(counting, max_tokens=8 * size)  # type: ignore[arg-type]
 
     def is_known(index: int) -> bool:
         counting.num_characters = 0
         cache.encode(f"<|im_start|>{LONG}{index}<|im_end|>")
         return counting.num_characters < len(LONG)
 
-    assert [is_known(index) for index in (0, 1, 2)] == [False] * 3
+    assert [is_known(index) for index in range(8)] == [False] * 8
     assert is_known(0)
-    assert not is_known(3)
-    assert [is_known(index) for index in (0, 2, 3)] == [True] * 3
+    assert not is_known(8)
+    assert [is_known(index) for index in (0, *range(2, 9))] == [True] * 8
     assert not is_known(1)
+
+
+def test_a_part_that_is_too_large_takes_no_others_place(embedded: Tokenizer) -> None:
+    counting = Counting(embedded)
+    size = len(plain(embedded, LONG)) + 70
+    cache = EncodingCache(counting, max_tokens=8 * size)  # type: ignore[arg-type]
+    for text in (LONG, LONG * 2, LONG * 9):
+        cache.encode(text)
+    counting.num_characters = 0
+    cache.encode(LONG)
+    assert counting.num_characters == 0
+    cache.encode(LONG * 2)
+    assert counting.num_characters == len(LONG) * 2
+
+
+def test_where_special_tokens_are_text_nothing_is_cut_at_them(splitting: Tokenizer) -> None:
+    text = f"a</s>{LONG}</s>b"
+    assert splitting.special_token_id("</s>") not in plain(splitting, text)
+    assert EncodingCache(splitting).encode(text).tolist() == plain(splitting, text)
 
 
 def test_nobody_can_change_what_is_kept(embedded: Tokenizer) -> None:

@@ -459,12 +459,17 @@ async def test_the_store_tells_how_much_it_holds_when_it_is_asked(rig: Rig) -> N
 
 
 @pytest.mark.parametrize("fault", [StorageError("down"), TypeError("a bug")])
-async def test_which_store_it_is_stays_known_while_it_does_not_say(rig: Rig, fault: Exception) -> None:
+async def test_which_store_it_is_stays_known_while_it_does_not_say(
+    rig: Rig, caplog: pytest.LogCaptureFixture, fault: Exception
+) -> None:
+    caplog.set_level(logging.INFO, "pagefall")
     backend, _, client = rig
     assert client.stats().storage_identity is None
     backend.errors["identify"] = fault
-    await client.ask_identity()
+    for _ in range(3):
+        await client.ask_identity()
     assert client.stats().storage_identity is None
+    assert len([record for record in caplog.records if "which one it is" in record.getMessage()]) == 1
     del backend.errors["identify"]
     await client.ask_identity()
     identity = client.stats().storage_identity
