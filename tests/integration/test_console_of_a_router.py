@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Final
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from tests.chromium import Chromium, running_chromium
 from tests.real_server import RealServer
 from tests.tiny_models import make_tiny, make_tiny_tokenizer
@@ -94,12 +95,38 @@ def test_the_tree_and_the_diagnosis_are_the_chosen_workers_and_the_chat_is_every
     expect(page.locator(".turn.assistant .note a")).to_have_count(1)
 
 
+def test_a_worker_that_shows_nothing_hides_none_of_the_others(chromium: Chromium, url: str) -> None:
+    page = chromium.page()
+
+    def refuse(route: Route) -> None:
+        body = json.dumps({"error": {"message": "w0: no answer in 10 seconds"}})
+        route.fulfill(status=503, body=body, content_type="application/json")
+
+    page.route("**/cache/stats?*worker=w0*", refuse)
+    page.goto(f"{url}/#/workers")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    page.locator("#worker").select_option("w0")
+    expect(page.get_by_text("w0 shows no statistics: w0: no answer in 10 seconds")).to_be_visible()
+    tokens = page.locator("tbody tr", has_text="w1").locator("td").nth(4)
+    before = tokens.inner_text()
+    assert {ask(url, question) for question in "89"} == {"w0", "w1"}
+    expect(tokens).not_to_have_text(before)
+    page.locator("#worker").select_option("w1")
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+    expect(page.get_by_text("shows no statistics")).to_be_hidden()
+
+
 def test_a_worker_that_drains_is_shown_so_and_one_that_is_gone_is_not_shown(chromium: Chromium) -> None:
     page = chromium.open("#/workers")
     page.locator("#worker").select_option("w1")
     httpx.post(f"{chromium.url}/router/workers/w1/drain").raise_for_status()
     expect(page.locator("tbody tr", has_text="w1").locator(".pill")).to_have_text("draining")
     expect(page.locator("#worker").locator("option")).to_have_text(["w0", "w1 (draining)"])
+    expect(page.locator("#worker")).to_have_value("w1")
+    page.locator("#worker").select_option("w0")
+    page.locator("#worker").select_option("w1")
+    expect(page.locator("#worker")).to_have_value("w1")
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
     httpx.delete(f"{chromium.url}/router/workers/w1").raise_for_status()
     expect(page.locator("#worker")).to_have_value("w0")
     expect(page.get_by_text("live", exact=True)).to_be_visible()

@@ -154,7 +154,14 @@ class Router:
 
     def _create_app(self, proxy: Proxy) -> Starlette:
         http = self._config.http
-        self._fleet = fleet = Fleet(self.registry, self.upstreams, self.decisions, max_body_bytes=http.max_body_bytes)
+        self._fleet = fleet = Fleet(
+            self.registry,
+            self.upstreams,
+            self.decisions,
+            max_body_bytes=http.max_body_bytes,
+            # Where nobody needs a key, the workers' own must not be lent to everybody for that.
+            may_change_stores=http.admin_api_key is not None or self._config.workers.worker_api_key is None,
+        )
         console = Console("Pagefall routes to its workers here over the OpenAI API")
         workers = WorkerApi(self.registry, self.subscriptions, max_body_bytes=http.max_body_bytes)
         middleware = [Middleware(AccessMiddleware)]

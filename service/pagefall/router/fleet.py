@@ -36,14 +36,22 @@ class Fleet:
     """The endpoints."""
 
     def __init__(
-        self, registry: WorkerRegistry, upstreams: Upstreams, decisions: DecisionLog, *, max_body_bytes: int
+        self,
+        registry: WorkerRegistry,
+        upstreams: Upstreams,
+        decisions: DecisionLog,
+        *,
+        max_body_bytes: int,
+        may_change_stores: bool,
     ) -> None:
+        """`may_change_stores` False: not through this router, whoever asks."""
         self._registry = registry
         self._fan_out = FanOut(upstreams)
         self._scrape = FanOut(upstreams, timeout_seconds=_SCRAPE_SECONDS)
         self._change = FanOut(upstreams, timeout_seconds=_CHANGE_SECONDS)
         self._decisions = decisions
         self._max_body_bytes = max_body_bytes
+        self._may_change_stores = may_change_stores
 
     async def models(self, request: Request) -> Response:
         return json_response({"object": "list", "data": await self._models(request)})
@@ -139,6 +147,14 @@ class Fleet:
         target = f"{request.url.path}?{others}" if others else request.url.path
         if request.method in ("GET", "HEAD"):
             [reply] = await self._ask(request, [worker], "GET", target=target)
+        elif not self._may_change_stores:
+            raise RequestError(
+                "This router has a key for its workers and asks for none itself: start it with --admin-api-key to "
+                "change their stores through it.",
+                status=403,
+                type="permission_error",
+                code="admin_key_required",
+            )
         else:
             body = await read_body(request, self._max_body_bytes)
             request_id = http_request_id(request.scope)

@@ -97,6 +97,11 @@ class PrefixIndex:
         """Entries of the table: pages that any worker has, is expected to have, or had until a moment ago."""
         return sum(map(len, self._shards))
 
+    @property
+    def num_stored_names(self) -> int:
+        """Pages that any store is known to have, whether a worker has that store now or not."""
+        return sum(map(len, self._stores.values()))
+
     # What the workers say
 
     def begin_snapshot(self, worker_id: WorkerId, facts: CacheFacts) -> None:
@@ -140,9 +145,10 @@ class PrefixIndex:
         self._sweep()
 
     def drop(self, worker_id: WorkerId) -> None:
-        """Nothing is known of the worker any more. What it stored stays known: the store is still there."""
+        """Nothing is known of the worker any more. What it stored stays known for a while."""
         self.abandon_snapshot(worker_id)
         self._retire(self._workers.pop(worker_id, None))
+        self._forget_unused_stores()
 
     # What was sent to the workers
 
@@ -264,12 +270,19 @@ class PrefixIndex:
     def _store(self, store_id: str, layout: PageLayout) -> StoreNames:
         key = (store_id, layout.namespace)
         if key not in self._stores:
-            used = {id(worker.store) for worker in (*self._workers.values(), *self._snapshots.values())}
-            unused = [key for key, store in self._stores.items() if id(store) not in used]
-            for other in unused[: max(len(unused) - _MAX_UNUSED_STORES, 0)]:
-                del self._stores[other]
+            self._forget_unused_stores()
             self._stores[key] = StoreNames(self._max_stored_pages)
         return self._stores[key]
+
+    def _forget_unused_stores(self) -> None:
+        """Of those that no worker has now, the last ones stay, together as large as one may be: they may come back."""
+        used = {id(worker.store) for worker in (*self._workers.values(), *self._snapshots.values())}
+        unused = [key for key, store in self._stores.items() if id(store) not in used]
+        num_left = 0
+        for number, key in enumerate(reversed(unused)):
+            num_left += len(self._stores[key])
+            if number >= _MAX_UNUSED_STORES or num_left > self._max_stored_pages:
+                del self._stores[key]
 
     # Slots
 

@@ -19,7 +19,7 @@ from tests.router_rig import CHAT, RunningRouter, router_config, running_router,
 from pagefall.actors.encoding import PromptEncoder
 from pagefall.config import HttpConfig
 from pagefall.kv_events import Hello, SnapshotEnd, encode_line
-from pagefall.router.config import RoutingConfig, TellingConfig
+from pagefall.router.config import RoutingConfig, TellingConfig, WorkersConfig
 from pagefall.router.request_log import RequestLog
 
 pytestmark = pytest.mark.anyio
@@ -324,6 +324,18 @@ async def test_the_store_of_one_worker_can_be_changed_by_operators() -> None:
     assert changes[0].headers["content-type"] == "application/json"
     assert changes[0].headers["authorization"] == "Bearer admin"
     assert not [seen for seen in one.seen if seen.path == "/cache/storage"]
+
+
+async def test_the_workers_key_is_lent_to_nobody_for_changing_a_store() -> None:
+    async with fake_workers("a") as [worker]:
+        worker.paths["/cache/storage"] = {"attached": True}
+        lending = WorkersConfig(health_interval=0.05, worker_api_key="theirs")
+        async with running_router(router_config(worker, workers_config=lending)) as running:
+            refused = document(await running.client.delete("/cache/storage?worker=w0"), 403)["error"]
+            shown = document(await running.client.get("/cache/storage?worker=w0"))
+    assert refused["code"] == "admin_key_required"
+    assert shown == {"attached": True}
+    assert [seen.method for seen in worker.seen if seen.path == "/cache/storage"] == ["GET"]
 
 
 async def test_the_console_and_the_description_of_the_api_are_there() -> None:

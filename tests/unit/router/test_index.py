@@ -59,6 +59,18 @@ def test_what_one_worker_stores_counts_for_all_who_share_the_store() -> None:
     assert found(index, [1, 2, 3])[A] == TierPages(0, 0, 1)
 
 
+def test_stores_that_no_worker_has_any_more_are_forgotten_when_they_are_many() -> None:
+    index = PrefixIndex(max_stored_pages=100)
+    for number in range(20):
+        joined(index, A, store_id=f"of life {number}")
+        index.apply(A, Entered(number=1, tier="storage", names=packed(range(60))))
+    assert index.num_stored_names <= 2 * 100
+    index.drop(A)
+    assert index.num_stored_names <= 100
+    joined(index, A, store_id="of life 19")
+    assert index.num_pages(A, "storage") == 60, "the last one is still known"
+
+
 def test_a_store_keeps_what_a_worker_stored_that_is_gone() -> None:
     index = PrefixIndex()
     joined(index, A, storage=[1, 2])

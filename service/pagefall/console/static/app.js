@@ -30,6 +30,8 @@ const fleet = new Fleet(byId("worker"), byId("worker-choice"), startOver);
 const app = { model: null, latest: null, fleet, refused, path: (path) => fleet.path(path), look };
 let shown = null;
 let polling = null;
+/** The last question: another one makes its answer worthless. `trouble` is what came in the way of it. */
+let question = { trouble: null };
 
 /** Takes a failure that concerns the whole page: a key that is missing or wrong. Returns whether it was one. */
 function refused(error) {
@@ -80,6 +82,7 @@ function showView() {
   }
   document.title = `${shown.title} · Pagefall`;
   shown.enter?.(params);
+  if (fleet.isThere) shown.fleet?.();
   if (app.latest !== null) shown.stats?.(app.latest, history);
 }
 
@@ -89,35 +92,61 @@ function setState(words, mood) {
   state.className = `state ${mood}`;
 }
 
-/** What the views are about: the server's own statistics, or those of the worker that is chosen. */
-async function ask(signal) {
-  if (!fleet.isThere) {
-    const stats = await getJson(`cache/stats${history.query}`, { signal });
-    if (!fleet.take(stats)) return stats;
-    byId("workers-link").hidden = false;
-  } else if (!fleet.take(await getJson(`cache/stats?since=${Date.now() / 1000}`, { signal }))) {
-    byId("workers-link").hidden = true;
-    return getJson("cache/stats", { signal });
+/** Asks a router about its workers, and a server whether it is one; returns what a server that is none has answered. */
+async function askFleet(signal) {
+  const query = fleet.isThere ? `?since=${Date.now() / 1000}` : history.query;
+  const stats = await getJson(`cache/stats${query}`, { signal });
+  const isRouter = fleet.take(stats);
+  byId("workers-link").hidden = !isRouter;
+  if (isRouter) return null;
+  return query === history.query ? stats : getJson("cache/stats", { signal });
+}
+
+/** What the views are about: the server's own statistics, or those of the worker that is chosen; null where it has none. */
+async function ask(mine, signal) {
+  const stats = await askFleet(signal);
+  if (stats !== null) return stats;
+  shown?.fleet?.();
+  try {
+    return await getJson(fleet.path(`cache/stats${history.query}`), { signal });
+  } catch (error) {
+    if (!(error instanceof Refused) || error.needsKey) throw error;
+    mine.trouble = error.message;
+    return null;
   }
-  return getJson(fleet.path(`cache/stats${history.query}`), { signal });
 }
 
 async function update(signal) {
-  let stats = await ask(signal);
-  if (!history.take(stats)) {
+  const mine = (question = { trouble: null });
+  let stats = await ask(mine, signal);
+  if (mine !== question) return; // another worker was chosen meanwhile
+  if (stats !== null && !history.take(stats)) {
     stats = await getJson(fleet.path("cache/stats"), { signal });
+    if (mine !== question) return;
     history.take(stats);
   }
+  if (stats === null) showTrouble(mine.trouble);
+  else showLive(stats);
+  byId("sign-in").hidden = true;
+  byId("sign-out").hidden = !hasKey();
+  if (shown === null) showView();
+  else if (stats !== null) shown.stats?.(stats, history);
+}
+
+function showLive(stats) {
   app.latest = stats;
   app.model = stats.model;
   setText(byId("model"), stats.model);
   setState("live", "good");
   setText(byId("foot"), `Pagefall ${stats.version} · up ${seconds(stats.uptime_seconds)} · pages of ${stats.page_size} tokens · context ${stats.context_length.toLocaleString("en")} tokens`);
   byId("banner").hidden = true;
-  byId("sign-in").hidden = true;
-  byId("sign-out").hidden = !hasKey();
-  if (shown === null) showView();
-  else shown.stats?.(stats, history);
+}
+
+/** The router answers, and the worker that is chosen does not. */
+function showTrouble(message) {
+  setState("no statistics", "warn");
+  setText(byId("banner"), `${fleet.worker} shows no statistics: ${message}`);
+  byId("banner").hidden = false;
 }
 
 function onFailure(error, wait) {
@@ -137,6 +166,7 @@ function start() {
 
 /** The views are about something else now: what they have is of no use. */
 function startOver() {
+  question = { trouble: null };
   leaveView();
   history.forget();
   app.latest = null;

@@ -45,7 +45,7 @@ export class Fleet {
     this.latest = stats;
     const names = Object.keys(stats.states);
     if ([...this._select.options].map((option) => option.value).join("\n") !== names.join("\n")) {
-      this._select.replaceChildren(...names.map((name) => new Option(name)));
+      this._select.replaceChildren(...names.map((name) => new Option(name, name)));
     }
     for (const option of this._select.options) {
       const state = stats.states[option.value];

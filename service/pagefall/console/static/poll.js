@@ -4,11 +4,13 @@ const LONGEST_WAIT = 4000;
 
 /**
  * Calls `task(signal)` at once, then `interval` ms after each success. `onFailure(error, wait)` hears of a failure, and
- * of the ms until the next try; it returns false to stop. The poll ends with `stop()`; `now()` cuts the present wait.
+ * of the ms until the next try; it returns false to stop. The poll ends with `stop()`; `now()` cuts the present wait, or
+ * leaves out the next.
  */
 export function poll(task, interval, onFailure) {
   const controller = new AbortController();
   let wake = () => {};
+  let isUrgent = false;
   let failures = 0;
 
   const sleep = (ms) =>
@@ -26,6 +28,7 @@ export function poll(task, interval, onFailure) {
     document.addEventListener("visibilitychange", seen);
     while (!controller.signal.aborted) {
       let wait = interval;
+      isUrgent = false;
       if (!document.hidden) {
         try {
           await task(controller.signal);
@@ -37,7 +40,7 @@ export function poll(task, interval, onFailure) {
           if (onFailure(error, wait) === false) break;
         }
       }
-      if (!controller.signal.aborted) await sleep(wait);
+      if (!controller.signal.aborted && !isUrgent) await sleep(wait);
     }
     document.removeEventListener("visibilitychange", seen);
   }
@@ -49,6 +52,7 @@ export function poll(task, interval, onFailure) {
       wake();
     },
     now() {
+      isUrgent = true;
       wake();
     },
   };

@@ -63,7 +63,7 @@ export function createWorkers(app) {
   return {
     element,
     title: "Workers",
-    stats() {
+    fleet() {
       const { workers, states, num_running: running = 0, num_queued: queued = 0, hit_rate: hitRate } = app.fleet.latest;
       const all = Object.entries(states).map(([name, state]) => {
         const told = workers[name] ?? null;
