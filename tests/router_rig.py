@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import httpx
@@ -93,6 +94,12 @@ async def running_router(
                 await until(lambda: all(worker.state == "healthy" for worker in router.registry.workers))
                 yield running
             server.should_exit = server.force_exit = True
+
+
+def document(answer: httpx.Response, status: int = 200) -> Any:
+    """The JSON of an answer that has this status."""
+    assert answer.status_code == status, answer.text
+    return answer.json()
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -251,8 +251,7 @@ class CacheController(Actor[ToController]):
             self._store.changed.clear()
             started = self._clock()
             if self._store.attached is not None:
-                await self._store.attached.ask_identity()
-                await self._store.attached.ask_usage()
+                await self._store.attached.facts.ask()
             rest = max(self._usage_seconds, (self._clock() - started) / _USAGE_TIME_SHARE)
             with suppress(TimeoutError):
                 async with asyncio.timeout(rest):

@@ -20,9 +20,9 @@ from pagefall.tiers.counters import StorageCounters
 from pagefall.tiers.guarded_store import GuardedStore, Unanswered, one_each, read_trouble, write_trouble
 from pagefall.tiers.host_memory import HostMemory
 from pagefall.tiers.manifest import NAMESPACE_DIGITS, manifest_key
+from pagefall.tiers.store_facts import StoreFacts
 from pagefall_storage import page_format
 from pagefall_storage.errors import StorageError
-from pagefall_storage.identity import identify
 from pagefall_storage.protocol import (
     Corrupt,
     Failed,
@@ -34,7 +34,6 @@ from pagefall_storage.protocol import (
     PutOutcome,
     StorageBackend,
     Stored,
-    Usage,
 )
 
 T = TypeVar("T")
@@ -91,6 +90,7 @@ class StorageClient:
             clock=clock,
             num_failures=self._counters.num_failures,
         )
+        self.facts = StoreFacts(self._store)
         self._name = name
         self._namespace = namespace
         self._prefix = f"{namespace.hex()[:NAMESPACE_DIGITS]}/"
@@ -104,22 +104,19 @@ class StorageClient:
         self._to_leave: dict[Key, bytes] = {}
         self._is_retired = False
         self._is_refusing = False  # writes, as was logged
-        self._usage: Usage | None = None
-        self._identity: str | None = None
-        self._tells_identity = True  # as was logged
-        self._tells_usage = True  # as was logged
 
     def stats(self) -> ControllerStats:
         """What this client knows of the controller's."""
+        usage = self.facts.usage
         return msgspec.structs.replace(
             self.counts(),
             breaker=self._store.breaker.state,
             storage_backend=self._name,
             storage_description=self.description,
-            storage_identity=self._identity,
-            storage_num_pages=None if self._usage is None else self._usage.num_bytes // self._memory.value_bytes,
-            storage_used_bytes=None if self._usage is None else self._usage.num_bytes,
-            storage_limit_bytes=None if self._usage is None else self._usage.max_bytes,
+            storage_identity=self.facts.identity,
+            storage_num_pages=None if usage is None else usage.num_bytes // self._memory.value_bytes,
+            storage_used_bytes=None if usage is None else usage.num_bytes,
+            storage_limit_bytes=None if usage is None else usage.max_bytes,
         )
 
     def counts(self) -> ControllerStats:
@@ -233,37 +230,6 @@ class StorageClient:
         else:
             self._to_leave[name] = value
         return is_kept
-
-    async def ask_identity(self) -> None:
-        """Has the store say which one it is, for `stats`. What it said last stays where it does not."""
-
-        async def ask() -> str | None:
-            return await identify(self._store.backend)
-
-        identity = await self._store.ask_aside(ask)
-        if isinstance(identity, str):
-            self._identity = identity
-        elif identity is not None and self._tells_identity:
-            _log.info("the store does not say which one it is, %s: %s", self._store.backend.description, identity)
-        self._tells_identity = not isinstance(identity, BaseException)
-
-    async def ask_usage(self) -> None:
-        """Has the store tell how much it holds, for `stats`. No failure counts against it, and what it told last stays.
-
-        A store that is left alone for a while is not asked.
-        """
-        if self._store.breaker.state != "closed":
-            return
-
-        async def ask() -> Usage:
-            return await self._store.backend.usage()
-
-        usage = await self._store.ask_aside(ask)
-        if isinstance(usage, Usage):
-            self._usage = usage
-        elif self._tells_usage:
-            _log.info("the store does not tell how much it holds, %s: %s", self._store.backend.description, usage)
-        self._tells_usage = isinstance(usage, Usage)
 
     async def clear(self) -> int:
         """Deletes every page of the namespace, whatever the breaker says, and returns how many there were.

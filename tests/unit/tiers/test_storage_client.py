@@ -454,7 +454,7 @@ async def test_the_store_tells_how_much_it_holds_when_it_is_asked(rig: Rig) -> N
     await filled(rig, 3)
     _, memory, client = rig
     assert told(client) == (None, None, None)
-    await client.ask_usage()
+    await client.facts.ask_usage()
     assert told(client) == (3, 3 * memory.value_bytes, None)
 
 
@@ -467,15 +467,15 @@ async def test_which_store_it_is_stays_known_while_it_does_not_say(
     assert client.stats().storage_identity is None
     backend.errors["identify"] = fault
     for _ in range(3):
-        await client.ask_identity()
+        await client.facts.ask_identity()
     assert client.stats().storage_identity is None
     assert len([record for record in caplog.records if "which one it is" in record.getMessage()]) == 1
     del backend.errors["identify"]
-    await client.ask_identity()
+    await client.facts.ask_identity()
     identity = client.stats().storage_identity
     assert identity is not None
     backend.errors["identify"] = fault
-    await client.ask_identity()
+    await client.facts.ask_identity()
     assert client.stats().storage_identity == identity
 
 
@@ -485,14 +485,14 @@ async def test_a_store_that_does_not_tell_loses_nothing_by_it(
 ) -> None:
     await filled(rig, 3)
     backend, memory, client = rig
-    await client.ask_usage()
+    await client.facts.ask_usage()
     if fault is None:
         backend.gates["usage"] = asyncio.Event()
     else:
         backend.errors["usage"] = fault
     with caplog.at_level(logging.INFO, "pagefall.storage"):
         for _ in range(5):
-            await client.ask_usage()
+            await client.facts.ask_usage()
     assert told(client) == (3, 3 * memory.value_bytes, None), "what it told last"
     assert (client.stats().breaker, client.stats().num_storage_failures) == ("closed", {})
     assert await client.lookup(KEYS[:3]) == (3, "answered")
@@ -506,7 +506,7 @@ async def test_a_store_that_is_left_alone_is_not_asked_how_much_it_holds(rig: Ri
     for _ in range(3):
         await client.lookup(KEYS)
     assert client.stats().breaker == "open"
-    await client.ask_usage()
+    await client.facts.ask_usage()
     assert backend.num_calls("usage") == 0
     assert client.stats().breaker == "open"
 
@@ -515,11 +515,11 @@ async def test_a_store_that_does_not_let_go_of_the_question_is_not_asked_another
     backend, _, client = rig
     backend.is_stubborn = True
     gate = backend.gates["usage"] = asyncio.Event()
-    await client.ask_usage()
-    await client.ask_usage()
+    await client.facts.ask_usage()
+    await client.facts.ask_usage()
     assert backend.num_calls("usage") == 1
     gate.set()
     await settle()
-    await client.ask_usage()
+    await client.facts.ask_usage()
     assert backend.num_calls("usage") == 2
     assert told(client) == (0, 0, None)
