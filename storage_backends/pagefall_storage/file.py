@@ -125,7 +125,7 @@ class FileBackend:
     @property
     def description(self) -> str:
         quota = "no quota" if self._config.max_bytes is None else f"up to {self._config.max_bytes / 1e9:g} GB"
-        return f"files in {self._layout.root}, {quota}, {len(self._index)} values now"
+        return f"files in {self._layout.root}, {quota}, values now: {len(self._index)}"
 
     async def contains(self, keys: Sequence[Key]) -> int:
         check_keys(keys)

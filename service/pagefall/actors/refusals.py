@@ -44,7 +44,8 @@ def change_under_way() -> RequestError:
 def storage_refusal(changed: StorageChanged) -> RequestError:
     """Why the store is what it was: the request's fault, or the store's, which may be down."""
     outcome = "The store that was attached stays." if changed.is_attached else "No store is attached."
-    message = f"{changed.error}. {outcome}"
+    error = changed.error or ""
+    message = f"{error}{'' if error.endswith(('.', '?', '!')) else '.'} {outcome}"
     if changed.param is not None:
         return RequestError(message, param=changed.param, code="invalid_value")
     return RequestError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from typing import Final
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pagefall.api.errors import error_response
@@ -23,6 +23,8 @@ _ADMIN_PATHS: Final = frozenset({"/cache/storage"})
 _ADMIN_FOLDER: Final = "/router/workers"
 """The same, of a router: its workers, and each of them."""
 
+_FLUSH_PATH: Final = "/flush_cache"
+
 _CACHE_FOLDER: Final = "/cache/"
 """What looks into the cache, and so into the prompts of all clients."""
 
@@ -32,8 +34,8 @@ class ApiKeyMiddleware:
     `x-api-key: KEY`, and those for open paths.
 
     For `_ADMIN_PATHS` it has to be `admin_api_key`: where there is none, nobody with a mere `api_key` gets there. So it
-    is for all of `/cache/` where there is an `admin_api_key`. For all others either will do; they are open where there
-    is no `api_key`.
+    is for all of `/cache/`, and for flushing the store, where there is an `admin_api_key`. For all others either will
+    do; they are open where there is no `api_key`.
     """
 
     def __init__(self, app: ASGIApp, api_key: str | None, admin_api_key: str | None) -> None:
@@ -48,12 +50,18 @@ class ApiKeyMiddleware:
         else:
             await error_response(error, scope)(scope, receive, send)
 
+    def _is_costly_flush(self, scope: Scope) -> bool:
+        """The store holds what days have computed, for other servers too: where there is an operator, it is theirs."""
+        if scope["path"] != _FLUSH_PATH or self._admin_api_key is None:
+            return False
+        return any("storage" in value for value in QueryParams(scope["query_string"]).getlist("tiers"))
+
     def _refusal(self, scope: Scope) -> RequestError | None:
         if scope["path"] in _OPEN_PATHS or scope["path"].startswith(_OPEN_FOLDER):
             return None
         key = sent_key(scope)
         is_admin, is_client = _equal(key, self._admin_api_key), _equal(key, self._api_key)
-        if scope["path"] in _ADMIN_PATHS or scope["path"].startswith(_ADMIN_FOLDER):
+        if scope["path"] in _ADMIN_PATHS or scope["path"].startswith(_ADMIN_FOLDER) or self._is_costly_flush(scope):
             if is_admin:
                 return None
             if is_client:

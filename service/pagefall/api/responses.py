@@ -14,7 +14,6 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from pagefall.api.auth import sent_key
 from pagefall.api.decode import parse_body
 from pagefall.api.engine import Engine
 from pagefall.api.json_response import json_response
@@ -50,7 +49,7 @@ class CreateResponse:
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        owner = owner_of(sent_key(scope))
+        owner = owner_of(scope)
         request = await parse_body(
             Request(scope, receive),
             ResponsesRequest,
@@ -95,7 +94,7 @@ class KeptResponses:
 
     async def show_or_delete(self, request: Request) -> starlette.Response:
         """`GET` and `DELETE /v1/responses/{id}`."""
-        owner, response_id = owner_of(sent_key(request.scope)), request.path_params["response_id"]
+        owner, response_id = owner_of(request.scope), request.path_params["response_id"]
         if request.method == "DELETE":
             if not self._store.delete(owner, response_id):
                 raise _not_found(response_id)
@@ -125,7 +124,7 @@ class KeptResponses:
 
     async def count_tokens(self, request: Request) -> starlette.Response:
         """`POST /v1/responses/input_tokens`: how long the prompt of a request would be."""
-        owner = owner_of(sent_key(request.scope))
+        owner = owner_of(request.scope)
 
         def build(body: ResponsesPromptFields) -> ChatPrompt:
             check_model(body.model, self._engine.model)
@@ -140,7 +139,7 @@ class KeptResponses:
 
     def _find(self, request: Request) -> StoredResponse:
         response_id = request.path_params["response_id"]
-        stored = self._store.find(owner_of(sent_key(request.scope)), response_id)
+        stored = self._store.find(owner_of(request.scope), response_id)
         if stored is None:
             raise _not_found(response_id)
         return stored

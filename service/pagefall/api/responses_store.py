@@ -11,10 +11,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from threading import Lock
-from typing import NewType
+from typing import Final, NewType
 
 import msgspec
+from starlette.datastructures import Headers
+from starlette.types import Scope
 
+from pagefall.api.auth import sent_key
 from pagefall.api.wire_responses import Response, WireItem
 
 Owner = NewType("Owner", bytes)
@@ -34,9 +37,16 @@ class _Entry(msgspec.Struct, kw_only=True):
     expires_at: float
 
 
-def owner_of(key: bytes | None) -> Owner:
-    """Of requests that came with this key. Those without one have a common owner."""
-    return Owner(hashlib.sha256(key or b"").digest())
+OWNER_HEADER: Final = "x-pagefall-owner"
+"""By which a router that sends its own key tells its clients apart. It divides what belongs to the key, and no more."""
+
+
+def owner_of(scope: Scope) -> Owner:
+    """Of requests that came with the same key. Those without one have a common owner."""
+    owner = hashlib.sha256(sent_key(scope) or b"")
+    if (client := Headers(scope=scope).get(OWNER_HEADER)) is not None:
+        owner.update(b"\0" + client.encode("latin-1"))
+    return Owner(owner.digest())
 
 
 class ResponseStore:

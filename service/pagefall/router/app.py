@@ -34,7 +34,7 @@ from pagefall.router.health import HealthChecks
 from pagefall.router.index import PrefixIndex
 from pagefall.router.metrics import RouterMetrics
 from pagefall.router.policies import make_policy
-from pagefall.router.prompts import Encoder, PromptReader
+from pagefall.router.prompts import Encoder, PromptReader, endpoint_of
 from pagefall.router.proxy import DecisionObserver, Policies, Proxy
 from pagefall.router.response_homes import ResponseHomes
 from pagefall.router.subscriptions import Subscriptions
@@ -48,6 +48,8 @@ _FORWARDED: Final = ("/v1/{rest:path}", "/tokenize", "/detokenize")
 
 _PATIENCE_SECONDS: Final = 5.0
 """How long a request waits for the one worker that can answer it, at most."""
+
+_POSTED: Final = ("/v1/messages/count_tokens", "/v1/responses/input_tokens")
 
 _OF_ONE_WORKER: Final = ("/cache/diagnose", "/cache/tree")
 
@@ -154,16 +156,24 @@ class Router:
 
     def _create_app(self, proxy: Proxy) -> Starlette:
         http = self._config.http
+        # Where nobody needs a key, the workers' own must not be lent to everybody. One that was made up for this
+        # process's own workers opens nothing elsewhere.
+        has_workers_key = self._config.workers.worker_api_key is not None and not self._config.owns_workers
+        lends_key = http.admin_api_key is None and has_workers_key
         self._fleet = fleet = Fleet(
             self.registry,
             self.upstreams,
             self.decisions,
             max_body_bytes=http.max_body_bytes,
-            # Where nobody needs a key, the workers' own must not be lent to everybody for that.
-            may_change_stores=http.admin_api_key is not None or self._config.workers.worker_api_key is None,
+            may_change_stores=not lends_key,
         )
         console = Console("Pagefall routes to its workers here over the OpenAI API")
-        workers = WorkerApi(self.registry, self.subscriptions, max_body_bytes=http.max_body_bytes)
+        workers = WorkerApi(
+            self.registry,
+            self.subscriptions,
+            max_body_bytes=http.max_body_bytes,
+            may_change_workers=not lends_key,
+        )
         middleware = [Middleware(AccessMiddleware)]
         if http.cors_origins is not None:
             middleware.append(cors(http.cors_origins))
@@ -176,6 +186,7 @@ class Router:
                 Route("/v1/models/{model:path}", fleet.model),
                 *(Route(path, proxy, methods=["POST"]) for path in _FORWARDED),
                 Route("/v1/responses/{rest:path}", fleet.kept_response, methods=["GET", "DELETE"]),
+                Route("/v1/{rest:path}", _not_here),
                 Route("/flush_cache", fleet.flush_cache, methods=["GET", "POST"]),
                 Route("/cache/stats", fleet.cache_stats),
                 Route("/cache/requests", fleet.cache_requests),
@@ -212,6 +223,12 @@ class Router:
 
     async def _live(self, request: Request) -> Response:
         return json_response({"status": "live"})
+
+
+async def _not_here(request: Request) -> Response:
+    """GET on what takes a POST, or on nothing."""
+    path = request.url.path
+    raise HTTPException(405 if endpoint_of(path) != "other" or path in _POSTED else 404)
 
 
 def _tokenised_models(routing: RoutingConfig) -> Collection[str] | None:

@@ -20,14 +20,17 @@ from pagefall.router.fan_out import FanOut, Reply
 from pagefall.router.gate import no_worker
 from pagefall.router.sums import summed, summed_stats
 from pagefall.router.upstream import Upstreams
+from pagefall.router.worker_api import lends_its_key
 from pagefall.router.worker_metrics import merged_metrics
 from pagefall.router.workers import Worker, WorkerRegistry
 
-_SCRAPE_SECONDS: Final = 3.0
-"""Prometheus gives up after ten."""
+_LOOK_SECONDS: Final = 3.0
+"""What is for all workers together waits no longer for one of them. Prometheus gives up after ten."""
 
 _CHANGE_SECONDS: Final = 60.0
 """A store is attached when it has answered, and detached when its last pages are written."""
+
+_ANSWERS: Final = frozenset({"healthy", "draining"})
 
 _NO_STORE: Final = {"cache-control": "no-store"}
 
@@ -46,8 +49,8 @@ class Fleet:
     ) -> None:
         """`may_change_stores` False: not through this router, whoever asks."""
         self._registry = registry
-        self._fan_out = FanOut(upstreams)
-        self._scrape = FanOut(upstreams, timeout_seconds=_SCRAPE_SECONDS)
+        self._one = FanOut(upstreams)
+        self._look = FanOut(upstreams, timeout_seconds=_LOOK_SECONDS)
         self._change = FanOut(upstreams, timeout_seconds=_CHANGE_SECONDS)
         self._decisions = decisions
         self._max_body_bytes = max_body_bytes
@@ -71,7 +74,14 @@ class Fleet:
 
     async def flush_cache(self, request: Request) -> Response:
         """Every worker's, healthy or not; 503 where one did not do it. `?tiers=` as a worker knows it."""
-        replies = await self._ask(request, self._registry.workers, "POST")
+        if not self._may_change_stores and "storage" in request.url.query:
+            raise lends_its_key("flush their stores")
+        answering = [worker for worker in self._registry.workers if worker.state in _ANSWERS]
+        others = [worker for worker in self._registry.workers if worker.state not in _ANSWERS]
+        replies = await self._ask(request, answering, "POST", fan_out=self._change)
+        if replies and all(reply.status is not None and 400 <= reply.status < 500 for reply in replies):
+            raise _refusal(replies)
+        replies += await self._ask(request, others, "POST")
         documents = [reply.document() for reply in replies if reply.is_success]
         counts = (document.get("num_pages") for document in documents if isinstance(document, dict))
         answer: dict[str, Any] = {"num_pages": summed(counts) or {}, "workers": _by_worker(replies)}
@@ -92,6 +102,8 @@ class Fleet:
         documents = [
             document for reply in replies if reply.is_success and isinstance(document := reply.document(), dict)
         ]
+        if not documents:
+            raise _refusal(replies)
         answer = {
             "num_workers": len(replies),
             "num_answered": len(documents),
@@ -138,23 +150,18 @@ class Fleet:
         worker = self._registry.get(query.get("worker", ""))
         if worker is None:
             known = ", ".join(worker.name for worker in self._registry.workers[:20]) or "none"
+            wanted = f"No worker {query['worker'][:200]!r} is known. " if "worker" in query else ""
             raise RequestError(
-                f"Say with ?worker=NAME which worker is meant. There are: {known}.",
+                f"{wanted}Say with ?worker=NAME which worker is meant. There are: {known}.",
                 param="worker",
                 code="invalid_value" if "worker" in query else "worker_required",
             )
         others = urlencode([(name, value) for name, value in query.multi_items() if name != "worker"])
         target = f"{request.url.path}?{others}" if others else request.url.path
         if request.method in ("GET", "HEAD"):
-            [reply] = await self._ask(request, [worker], "GET", target=target)
+            [reply] = await self._ask(request, [worker], "GET", target=target, fan_out=self._one)
         elif not self._may_change_stores:
-            raise RequestError(
-                "This router has a key for its workers and asks for none itself: start it with --admin-api-key to "
-                "change their stores through it.",
-                status=403,
-                type="permission_error",
-                code="admin_key_required",
-            )
+            raise lends_its_key("change their stores")
         else:
             body = await read_body(request, self._max_body_bytes)
             request_id = http_request_id(request.scope)
@@ -182,7 +189,7 @@ class Fleet:
     async def metrics(self, request: Request) -> str:
         """The workers', of those that answer in time, as one text."""
         asked = [worker for worker in self._registry.workers if worker.has_been_healthy]
-        replies = await self._scrape.ask(asked, "GET", "/metrics", request.headers, http_request_id(request.scope))
+        replies = await self._look.ask(asked, "GET", "/metrics", request.headers, http_request_id(request.scope))
         texts = {reply.worker.name: reply.body.decode("utf-8", "replace") for reply in replies if reply.is_success}
         return merged_metrics(texts)
 
@@ -206,7 +213,7 @@ class Fleet:
 
     def _ready(self) -> Sequence[Worker]:
         """Raises `RefusedError` where there is none."""
-        ready = [worker for worker in self._registry.workers if worker.state in ("healthy", "draining")]
+        ready = [worker for worker in self._registry.workers if worker.state in _ANSWERS]
         if not ready:
             raise no_worker("none is healthy" if self._registry.workers else "none is known")
         return ready
@@ -223,13 +230,20 @@ class Fleet:
         return list(models.values())
 
     async def _ask(
-        self, request: Request, workers: Sequence[Worker], method: str, *, target: str | None = None
+        self,
+        request: Request,
+        workers: Sequence[Worker],
+        method: str,
+        *,
+        target: str | None = None,
+        fan_out: FanOut | None = None,
     ) -> list[Reply]:
         if target is None:
             query = request.url.query
             path = (request.scope.get("raw_path") or request.url.path.encode()).decode("latin-1")
             target = f"{path}?{query}" if query else path
-        return await self._fan_out.ask(workers, method, target, request.headers, http_request_id(request.scope))
+        fan_out = fan_out or self._look
+        return await fan_out.ask(workers, method, target, request.headers, http_request_id(request.scope))
 
 
 def _as_it_is(reply: Reply) -> Response:

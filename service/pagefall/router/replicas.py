@@ -94,6 +94,7 @@ class Replicas:
             began_at = self._clock()
             try:
                 status = await self._run(number, port)
+                _log.error("worker w%d ended with status %d", number, status)
             finally:
                 has_served = has_served or worker.has_been_healthy
                 # Its process is gone: what is under way breaks off, or goes elsewhere, and its name is free again.
@@ -101,7 +102,7 @@ class Replicas:
             if status == _CONFIG_FAULT and not has_served:
                 raise ReplicaError(f"worker w{number} cannot be started with these flags; its last words are above")
             self.num_restarts += 1
-            _log.error("worker w%d ended with status %d and is started again", number, status)
+            _log.info("worker w%d is started again", number)
             if self._clock() - began_at >= _STEADY_SECONDS:
                 backoff.reset()
             await asyncio.sleep(backoff.next_seconds())

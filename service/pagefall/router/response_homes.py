@@ -28,7 +28,7 @@ _AWAY_SECONDS: Final = 60.0
 _RESPONSES: Final = "/v1/responses"
 _CANCEL: Final = "/cancel"
 
-_MAY_COME_BACK: Final = frozenset({"joining", "healthy", "unhealthy"})
+_ANSWERS: Final = frozenset({"healthy", "draining"})
 
 
 def named_response(path: str, body: Body) -> str | None:
@@ -71,18 +71,18 @@ class ResponseHomes:
 
     async def find(self, response_id: str, headers: Headers, request_id: str) -> WorkerId | None:
         """Where a request about it has to go. None: to anybody, who says that it is not there, since nobody has it, or
-        who had it drains or is gone.
+        who had it is gone.
 
-        Asks every healthy worker, with the key in `headers`, where this router has not seen the response made. Raises
-        `RefusedError` where the worker that has it, or one that may have it, does not answer now.
+        Asks every worker that answers, with the key in `headers`, where this router has not seen the response made.
+        Raises `RefusedError` where the worker that has it, or one that may have it, does not answer now.
         """
         if len(response_id) > _MAX_ID_CHARACTERS:
             return None
         if (known := self._homes.get(response_id)) is None:
             return await self._look_for(response_id, headers, request_id)
         with anyio.move_on_after(self._patience_seconds):
-            while (worker := self._registry.get(known)) is not None and worker.state in _MAY_COME_BACK:
-                if worker.state == "healthy":
+            while (worker := self._registry.get(known)) is not None:
+                if worker.state in _ANSWERS:
                     return known
                 await self._registry.wait_for_change()
             return None
@@ -91,10 +91,10 @@ class ResponseHomes:
     async def _look_for(self, response_id: str, headers: Headers, request_id: str) -> WorkerId | None:
         if len(self._registry.workers) == 1:
             return None  # it says itself whether it has it
-        healthy = [worker for worker in self._registry.workers if worker.state == "healthy"]
+        asked = [worker for worker in self._registry.workers if worker.state in _ANSWERS]
         target = f"{_RESPONSES}/{quote(response_id, safe='')}"
         replies = await self._fan_out.ask(
-            healthy, "GET", target, headers, request_id, is_enough=lambda reply: reply.is_success
+            asked, "GET", target, headers, request_id, is_enough=lambda reply: reply.is_success
         )
         for reply in replies:
             if reply.is_success:

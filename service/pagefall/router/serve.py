@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ipaddress
 import logging
 import os
 import signal
@@ -54,6 +55,11 @@ def serve(
         encoder = None if load_encoder is None else load_encoder(config.routing)
         if encoder is not None:
             stack.enter_context(encoder)
+        if config.http.api_key is None and config.http.admin_api_key is None and not _is_loopback(config.http.host):
+            _log.warning(
+                "without --admin-api-key, whoever reaches %s can add workers, and these are sent prompts and keys",
+                config.http.host,
+            )
         gc.freeze()  # what was imported stays: no collection need look at it again
         gc.set_threshold(*_GC_THRESHOLDS)
         asyncio.run(_serve(config, encoder, bound, beside))
@@ -100,6 +106,13 @@ def _start_report(router: Router, config: RouterConfig, url: str) -> str:
         "URL": f"{url}/v1",
     }
     return "\n".join(f"  {name:8} {value}" for name, value in lines.items())
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _configure_logging(config: RouterConfig) -> None:

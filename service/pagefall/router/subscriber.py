@@ -64,6 +64,8 @@ class SubscriptionState(msgspec.Struct, frozen=True, kw_only=True):
     num_snapshots: int
     num_connections: int
     last_error: str | None
+    store: str | None
+    num_device_tokens: int | None
 
     @property
     def is_connected(self) -> bool:
@@ -80,13 +82,17 @@ class Subscriber:
         client: httpx.AsyncClient,
         *,
         api_key: str | None = None,
+        name: str | None = None,
         models: Collection[str] | None = None,
         config: SubscriberConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
-        """`client` is the caller's, who closes it. `models` as an `EventFeed` takes it."""
+        """`client` is the caller's, who closes it. `name` is what the log calls the worker. `models` as an `EventFeed`
+        takes it.
+        """
         self._worker_id = worker_id
+        self._name = name or worker_id
         self._index = index
         self._client = client
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
@@ -106,7 +112,8 @@ class Subscriber:
 
     @property
     def state(self) -> SubscriptionState:
-        position = self._feed.position
+        position, facts = self._feed.position, self._index.facts(self._worker_id)
+        num_pages = None if facts is None else facts.num_device_pages
         return SubscriptionState(
             worker_id=self._worker_id,
             status=self._status,
@@ -118,6 +125,8 @@ class Subscriber:
             num_snapshots=self._feed.num_snapshots,
             num_connections=self._num_connections,
             last_error=self._last_error,
+            store=None if facts is None else facts.store_id,
+            num_device_tokens=None if facts is None or num_pages is None else num_pages * facts.layout.page_size,
         )
 
     def wake(self) -> None:
@@ -156,7 +165,7 @@ class Subscriber:
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL) as error:
             self._failed(f"{type(error).__name__}: {error}")
         except Exception as error:  # noqa: BLE001 - whatever it was, the router serves on, by what it sends
-            _log.exception("reading the KV events of %s failed", self._worker_id)
+            _log.exception("reading the KV events of %s failed", self._name)
             self._failed(repr(error))
         finally:
             self._connected_since = None
@@ -195,7 +204,7 @@ class Subscriber:
 
     def _failed(self, reason: str, *, level: int = logging.WARNING) -> None:
         if reason != self._last_error:
-            _log.log(level, "KV events of %s: %s", self._worker_id, reason)
+            _log.log(level, "KV events of %s: %s", self._name, reason)
         self._last_error = reason
         self._status = "waiting"
 
@@ -211,7 +220,7 @@ class Subscriber:
 
     def _unsupported(self, status: int) -> float:
         if not self._is_unsupported:
-            _log.info("%s publishes no KV events (status %d): routing by what is sent to it", self._worker_id, status)
+            _log.info("%s publishes no KV events (status %d): routing by what is sent to it", self._name, status)
         self._status, self._is_unsupported = "unsupported", True
         self._last_error = None
         self._index.drop(self._worker_id)

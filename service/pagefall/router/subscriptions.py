@@ -46,7 +46,14 @@ class Subscriptions:
     def added(self, worker: Worker) -> None:
         if self._group is None or self._client is None:
             return
-        subscriber = Subscriber(worker.worker_id, self._index, self._client, api_key=self._api_key, models=self._models)
+        subscriber = Subscriber(
+            worker.worker_id,
+            self._index,
+            self._client,
+            api_key=self._api_key,
+            name=worker.name,
+            models=self._models,
+        )
         running = self._running[worker.worker_id] = _Running(subscriber)
         self._group.start_soon(running.run)
         if worker.state == "healthy":

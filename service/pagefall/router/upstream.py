@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import Final
@@ -10,6 +11,8 @@ from urllib.parse import urlsplit
 import httpx
 from starlette.datastructures import Headers
 
+from pagefall.api.auth import sent_key
+from pagefall.api.responses_store import OWNER_HEADER
 from pagefall.router.connections import Connection, ConnectionFailedError, ConnectionPool, RawHeaders
 from pagefall.router.routing import WorkerId
 from pagefall.router.workers import Worker
@@ -40,7 +43,17 @@ KEY_HEADERS: Final = frozenset({b"authorization", b"x-api-key"})
 _OF_BROWSERS: Final = frozenset({b"origin", b"sec-fetch-site"})
 """Where a page comes from is the router's to judge: a worker would compare it with its own host."""
 
-_NOT_FORWARDED: Final = _HOP_BY_HOP | _OF_BROWSERS | {b"host", b"content-length", b"expect", b"x-request-id"}
+_NOT_FORWARDED: Final = (
+    _HOP_BY_HOP
+    | _OF_BROWSERS
+    | {
+        b"host",
+        b"content-length",
+        b"expect",
+        b"x-request-id",
+        OWNER_HEADER.encode(),
+    }
+)
 _NOT_RETURNED: Final = _HOP_BY_HOP | {b"date", b"server", b"x-request-id", b"x-pagefall-worker"}
 """Our own server writes the first two, and the others are set once for every answer."""
 
@@ -94,7 +107,7 @@ class Upstreams:
 
     def __init__(self, *, connect_timeout: float, worker_api_key: str | None) -> None:
         self._connect_timeout = connect_timeout
-        self._authorization = None if worker_api_key is None else f"Bearer {worker_api_key}".encode("latin-1")
+        self._worker_api_key = worker_api_key
         self._pools: dict[WorkerId, _Pool] = {}
         self._retired: list[_Pool] = []
 
@@ -153,11 +166,17 @@ class Upstreams:
         return UpstreamAnswer(connection)
 
     def authorized(self, headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
-        """With the workers' key in place of the client's, where workers have one."""
-        if self._authorization is None:
+        """With the workers' key in place of the client's, where workers have one, and a name for the client's."""
+        key = self._worker_api_key
+        if key is None:
             return list(headers)
+        sent = [(name, value) for name, value in headers if name in KEY_HEADERS]
         others = [(name, value) for name, value in headers if name not in KEY_HEADERS]
-        return [*others, (b"authorization", self._authorization)]
+        others.append((b"authorization", f"Bearer {key}".encode("latin-1")))
+        if (client := sent_key({"headers": sent})) is not None:
+            owner = hashlib.blake2b(client, key=key.encode()[:64], digest_size=16).hexdigest()
+            others.append((OWNER_HEADER.encode(), owner.encode()))
+        return others
 
 
 def forwarded_headers(headers: Headers, request_id: str) -> RawHeaders:

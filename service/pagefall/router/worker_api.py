@@ -28,13 +28,19 @@ class AddWorker(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class WorkerEvents(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the reader of its KV events is: the number of the last one taken, and how often some were missing."""
+    """How far the reader of its KV events is: the number of the last one taken, and how often some were missing.
+
+    `store`: the same for workers that share one; None without. `num_device_tokens`: how many its device holds. Both are
+    None until it has said so.
+    """
 
     connected: bool
     status: SubscriptionStatus
     last_number: int | None
     num_gaps: int
     last_error: str | None
+    store: str | None
+    num_device_tokens: int | None
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +70,16 @@ class WorkersAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerApi:
     """The endpoints."""
 
-    def __init__(self, registry: WorkerRegistry, subscriptions: Subscriptions | None, *, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        registry: WorkerRegistry,
+        subscriptions: Subscriptions | None,
+        *,
+        max_body_bytes: int,
+        may_change_workers: bool,
+    ) -> None:
+        """`may_change_workers` False: not through the API, whoever asks."""
+        self._may_change_workers = may_change_workers
         self._registry = registry
         self._subscriptions = subscriptions
         self._max_body_bytes = max_body_bytes
@@ -73,6 +88,7 @@ class WorkerApi:
         """`POST {"url": ..., "name": ...}`; one that is known already is taken back if it was draining."""
         if request.method in ("GET", "HEAD"):
             return json_response(WorkersAnswer(workers=[self._status(w) for w in self._registry.workers]))
+        self._check_may_change()
         spec = await parse_body(request, AddWorker, _spec, max_body_bytes=self._max_body_bytes)
         return json_response(self._status(self._registry.add(spec, "api")), status=201)
 
@@ -80,14 +96,20 @@ class WorkerApi:
         """`DELETE` lets requests under way end first; with `?now=true` they go elsewhere, or break off."""
         worker = self._worker(request)
         if request.method == "DELETE":
+            self._check_may_change()
             self._registry.remove(worker, at_once=_now(request))
         return json_response(self._status(worker))
 
     async def drain(self, request: Request) -> Response:
         """It gets no more requests, and stays known: adding it again takes it back."""
+        self._check_may_change()
         worker = self._worker(request)
         self._registry.drain(worker)
         return json_response(self._status(worker))
+
+    def _check_may_change(self) -> None:
+        if not self._may_change_workers:
+            raise lends_its_key("change its workers")
 
     def _status(self, worker: Worker) -> WorkerStatus:
         events = None if self._subscriptions is None else self._subscriptions.state_of(worker.worker_id)
@@ -106,6 +128,16 @@ class WorkerApi:
                 code="worker_not_found",
             )
         return worker
+
+
+def lends_its_key(what: str) -> RequestError:
+    """Of a router that has a key for its workers and asks for none itself: whoever adds a worker would be sent it."""
+    return RequestError(
+        f"This router has a key for its workers and asks for none itself: start it with --admin-api-key to {what}.",
+        status=403,
+        type="permission_error",
+        code="admin_key_required",
+    )
 
 
 def worker_status(worker: Worker, events: SubscriptionState | None) -> WorkerStatus:
@@ -133,6 +165,8 @@ def _events(state: SubscriptionState) -> WorkerEvents:
         last_number=state.last_number,
         num_gaps=state.num_gaps,
         last_error=state.last_error,
+        store=state.store,
+        num_device_tokens=state.num_device_tokens,
     )
 
 

@@ -187,11 +187,14 @@ class WorkerRegistry:
     ) -> list[Worker]:
         """Who may be given a request now, the spared ones only where there is no other; none of `tried`.
 
-        Those that serve `model` where any does, else all: a worker's 404 is the answer then. `only`: nobody else may.
+        Those that serve `model` where any does, else all: a worker's 404 is the answer then. `only`: nobody else may,
+        and this one even while it drains: what it is asked for is a part of what it has begun.
         """
-        healthy = [w for w in self._workers.values() if w.state == "healthy" and w.worker_id not in tried]
         if only is not None:
-            healthy = [w for w in healthy if w.worker_id == only]
+            worker = self._workers.get(only)
+            is_there = worker is not None and worker.state in ("healthy", "draining") and only not in tried
+            return [worker] if worker is not None and is_there else []
+        healthy = [w for w in self._workers.values() if w.state == "healthy" and w.worker_id not in tried]
         if model is not None:
             healthy = [w for w in healthy if model in w.models] or healthy
         now = self._clock()
@@ -246,7 +249,10 @@ class WorkerRegistry:
         """Drains it; with its last request, or `at_once`, it is gone. One that is gone already stays so."""
         if worker.state == "removed":
             return
-        self.drain(worker)
+        if at_once:
+            worker.state = "draining"
+        else:
+            self.drain(worker)
         worker.is_leaving = True
         if at_once:
             for lease in tuple(worker.leases):

@@ -3,12 +3,21 @@ from __future__ import annotations
 import msgspec
 
 from pagefall.api.responses_request import begun_response
-from pagefall.api.responses_store import ResponseStore, StoredResponse, owner_of
+from pagefall.api.responses_store import OWNER_HEADER, Owner, ResponseStore, StoredResponse, owner_of
 from pagefall.api.wire_responses import ResponsesRequest, WireItem
 from pagefall.text.requests import ModelCard
 
 CARD = ModelCard(id="m", context_length=10, vocab_size=10, created=0)
-OWNER = owner_of(b"key")
+
+
+def owner(key: str | None, client: str | None = None) -> Owner:
+    headers = [] if key is None else [(b"authorization", f"Bearer {key}".encode())]
+    if client is not None:
+        headers.append((OWNER_HEADER.encode(), client.encode()))
+    return owner_of({"type": "http", "headers": headers})
+
+
+OWNER = owner("key")
 
 
 class Clock:
@@ -36,7 +45,7 @@ def test_what_is_kept_is_found_by_its_owner_alone() -> None:
     store = store_of(Clock())
     store.keep(OWNER, stored("a"))
     assert store.find(OWNER, "a") == stored("a")
-    for stranger in (owner_of(None), owner_of(b"other")):
+    for stranger in (owner(None), owner("other"), owner("key", "client"), owner(None, "client")):
         assert store.find(stranger, "a") is None
         assert not store.delete(stranger, "a")
     assert store.delete(OWNER, "a")

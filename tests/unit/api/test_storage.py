@@ -123,6 +123,14 @@ async def test_where_no_admin_key_is_set_the_clients_is_told_which_flag_to_set()
     assert "--admin-api-key" in response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("query", ["?tiers=storage", "?tiers=device,%73torage", "?tiers=device&tiers=storage"])
+async def test_the_store_is_flushed_by_operators_alone_where_there_is_one(query: str) -> None:
+    for key, status in (("sk-client", 403), ("sk-admin", 200), (None, 401)):
+        assert (await asked(BOTH, f"/flush_cache{query}", key)).status_code == status
+    assert (await asked(BOTH, "/flush_cache?tiers=device", "sk-client")).status_code == 200
+    assert (await asked(HttpConfig(api_key="sk-client"), f"/flush_cache{query}", "sk-client")).status_code == 200
+
+
 async def test_an_admin_key_alone_guards_the_store_alone() -> None:
     config = HttpConfig(admin_api_key="sk-admin")
     assert (await asked(config, "/v1/models", None)).status_code == 200

@@ -210,7 +210,16 @@ def publishing(model: str) -> Behaviour:
     """KV events of an empty cache, up to number 7."""
 
     async def publish(seen: Seen, answering: Answering) -> None:
-        hello = Hello(epoch="e", number=7, model=model, namespace="6d" * 32, page_size=16, has_snapshot=True)
+        hello = Hello(
+            epoch="e",
+            number=7,
+            model=model,
+            namespace="6d" * 32,
+            page_size=16,
+            has_snapshot=True,
+            store="s",
+            num_device_pages=100,
+        )
         await answering.begin("application/x-ndjson")
         await answering.chunk(encode_line(hello) + encode_line(SnapshotEnd(number=7)))
         await answering.until_left()
@@ -230,8 +239,15 @@ async def test_what_is_read_of_a_workers_events_is_told() -> None:
             metrics = (await running.client.get("/metrics")).text
     nothing = {"num_gaps": 0, "last_error": None}
     assert [worker["events"] for worker in workers] == [
-        {"connected": True, "status": "live", "last_number": 7, **nothing},
-        {"connected": False, "status": "unsupported", "last_number": None, **nothing},
+        {"connected": True, "status": "live", "last_number": 7, "store": "s", "num_device_tokens": 1600, **nothing},
+        {
+            "connected": False,
+            "status": "unsupported",
+            "last_number": None,
+            "store": None,
+            "num_device_tokens": None,
+            **nothing,
+        },
     ]
     assert 'pagefall_router_events_connected{worker="w0"} 1.0' in metrics
     assert 'pagefall_router_events_connected{worker="w1"} 0.0' in metrics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 import pytest
-from tests.fake_worker import fake_workers
+from tests.fake_worker import fake_workers, status
 from tests.router_rig import document, router_config, running_router
 
 from pagefall.config import HttpConfig
@@ -64,16 +64,45 @@ async def test_the_store_of_one_worker_can_be_changed_by_operators() -> None:
     assert not [seen for seen in one.seen if seen.path == "/cache/storage"]
 
 
-async def test_the_workers_key_is_lent_to_nobody_for_changing_a_store() -> None:
+async def test_the_workers_key_is_lent_to_nobody_for_changing_anything() -> None:
     async with fake_workers("a") as [worker]:
-        worker.paths["/cache/storage"] = {"attached": True}
+        worker.paths |= {"/cache/storage": {"attached": True}, "/flush_cache": {"num_pages": {"device": 1}}}
         lending = WorkersConfig(health_interval=0.05, worker_api_key="theirs")
         async with running_router(router_config(worker, workers_config=lending)) as running:
-            refused = document(await running.client.delete("/cache/storage?worker=w0"), 403)["error"]
-            shown = document(await running.client.get("/cache/storage?worker=w0"))
-    assert refused["code"] == "admin_key_required"
-    assert shown == {"attached": True}
-    assert [seen.method for seen in worker.seen if seen.path == "/cache/storage"] == ["GET"]
+            changes = [
+                await running.client.delete("/cache/storage?worker=w0"),
+                await running.client.post("/flush_cache?tiers=device,storage"),
+                await running.client.post("/router/workers", json={"url": "http://127.0.0.1:1"}),
+                await running.client.post("/router/workers/w0/drain"),
+                await running.client.delete("/router/workers/w0"),
+            ]
+            refusals = [document(answer, 403)["error"]["code"] for answer in changes]
+            assert document(await running.client.get("/cache/storage?worker=w0")) == {"attached": True}
+            assert document(await running.client.post("/flush_cache"))["num_pages"] == {"device": 1}
+            assert document(await running.client.get("/router/workers/w0"))["state"] == "healthy"
+    assert refusals == ["admin_key_required"] * 5
+    seen = [(seen.method, seen.target) for seen in worker.seen if seen.path in ("/cache/storage", "/flush_cache")]
+    assert seen == [("GET", "/cache/storage"), ("POST", "/flush_cache")]
+
+
+async def test_what_every_worker_refuses_is_refused_as_they_do() -> None:
+    async with fake_workers("a", "b") as workers:
+        for worker in workers:
+            worker.behaviour = status(400, "Invalid value for 'tiers'")
+            worker.gets["/cache/stats"] = status(403, "not with this key")
+        async with running_router(router_config(*workers)) as running:
+            flushed = document(await running.client.post("/flush_cache?tiers=foo"), 400)["error"]
+            stats = document(await running.client.get("/cache/stats"), 403)["error"]
+            unknown = document(await running.client.get("/cache/stats?worker=w7"), 400)["error"]
+    assert (flushed["message"], stats["message"]) == ("Invalid value for 'tiers'", "not with this key")
+    assert unknown["message"].startswith("No worker 'w7' is known.")
+
+
+async def test_a_path_that_is_nowhere_is_not_found_and_one_that_takes_a_post_says_so() -> None:
+    async with fake_workers("a") as [worker], running_router(router_config(worker)) as running:
+        paths = ("/v1/nothing", "/v1/chat/completions", "/v1/messages/count_tokens", "/v1/responses")
+        statuses = [(await running.client.get(path)).status_code for path in paths]
+    assert statuses == [404, 405, 405, 405]
 
 
 async def test_the_console_and_the_description_of_the_api_are_there() -> None:

@@ -168,7 +168,22 @@ async def test_a_failed_connection_to_it_is_tried_again() -> None:
             assert (await made(running, first)).startswith(first[:6])
 
 
-async def test_one_that_drains_is_not_asked_any_more_and_nobody_waits_for_it() -> None:
+async def test_one_that_drains_goes_on_with_what_it_keeps_until_it_is_removed() -> None:
+    async with fake_workers("a", "b") as workers:
+        keep(*workers)
+        async with running_router(router_config(*workers)) as running:
+            first = await made(running)
+            home = home_of(first, workers)
+            home.paths[f"{RESPONSES}/resp_old"] = {"id": "resp_old"}
+            (await running.client.post(f"/router/workers/{home.url}/drain")).raise_for_status()
+            assert home_of(await made(running, first), workers) is home
+            assert home_of(await made(running, "resp_old"), workers) is home
+            assert home_of(await made(running), workers) is not home
+            (await running.client.delete(f"/router/workers/{home.url}")).raise_for_status()
+            assert (await respond(running, first)).status_code == 404
+
+
+async def test_nobody_waits_for_one_that_is_removed() -> None:
     async with fake_workers("a", "b") as workers:
         keep(*workers)
         async with running_router(router_config(*workers)) as running:
@@ -185,8 +200,27 @@ async def test_one_that_drains_is_not_asked_any_more_and_nobody_waits_for_it() -
                 group.start_soon(ask)
                 await anyio.sleep(0.05)
                 with anyio.fail_after(3):
-                    (await running.client.post(f"/router/workers/{home.url}/drain")).raise_for_status()
+                    (await running.client.delete(f"/router/workers/{home.url}")).raise_for_status()
     assert [answer.status_code for answer in answers] == [404]
+
+
+async def test_each_client_owns_what_it_has_made_though_workers_are_sent_one_key() -> None:
+    async with fake_workers("a") as [worker]:
+        lending = WorkersConfig(health_interval=0.05, worker_api_key="theirs")
+        async with running_router(router_config(worker, workers_config=lending)) as running:
+            bearer, other, key = {"authorization": "Bearer k"}, {"authorization": "Bearer l"}, {"x-api-key": "k"}
+            forged = {**bearer, "x-pagefall-owner": "forged"}
+            for headers in (bearer, other, key, forged, {}):
+                await running.client.post(RESPONSES, json={"model": MODEL, "input": "Hi"}, headers=headers)
+                await running.client.get(f"{RESPONSES}/resp_1", headers=headers)
+    seen = [seen for seen in worker.seen if seen.path.startswith(RESPONSES)]
+    assert {seen.headers["authorization"] for seen in seen} == {"Bearer theirs"}
+    owners = [seen.headers.get("x-pagefall-owner") for seen in seen]
+    assert owners[::2] == owners[1::2]
+    first, second, third, fourth, none = owners[::2]
+    assert first == third == fourth is not None
+    assert len({first, second, none}) == 3
+    assert none is None
 
 
 async def test_while_one_that_may_keep_it_cannot_be_asked_nobody_says_that_it_is_gone() -> None:

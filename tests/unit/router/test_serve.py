@@ -88,3 +88,15 @@ async def test_what_outlives_the_grace_ends_with_an_error_event(tmp_path: Path) 
             rest = b"".join([piece async for piece in pieces])
         assert b"the router shuts down" in rest
         assert await asyncio.wait_for(process.wait(), 20) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_warned"),
+    [((), False), (("--host", "0.0.0.0"), True), (("--host", "0.0.0.0", "--admin-api-key", "k"), False)],
+)
+async def test_who_opens_it_to_others_without_a_key_is_warned(
+    tmp_path: Path, flags: tuple[str, ...], is_warned: bool
+) -> None:
+    log = tmp_path / "log"
+    async with fake_workers("a") as [worker], router_process(worker, log, *flags):
+        assert ("can add workers" in log.read_text()) == is_warned

@@ -106,7 +106,10 @@ async def test_workers_with_certificates_are_reached_and_those_of_strangers_are_
         await worker.kill()
 
 
-@pytest.mark.parametrize(("key", "sent"), [("theirs", {b"authorization"}), (None, {b"authorization", b"x-api-key"})])
+@pytest.mark.parametrize(
+    ("key", "sent"),
+    [("theirs", {b"authorization", b"x-pagefall-owner"}), (None, {b"authorization", b"x-api-key"})],
+)
 def test_the_key_of_a_client_is_for_no_worker_that_has_its_own(key: str | None, sent: set[bytes]) -> None:
     upstreams = Upstreams(connect_timeout=5, worker_api_key=key)
     headers = upstreams.authorized([(b"authorization", b"Bearer mine"), (b"x-api-key", b"mine"), (b"accept", b"*/*")])

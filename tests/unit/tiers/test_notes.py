@@ -10,9 +10,10 @@ def test_nothing_is_said_where_every_setting_has_its_effect() -> None:
 
 
 def test_a_way_of_copying_means_nothing_without_a_gpu() -> None:
-    [note] = start_notes(TierConfig(enable_hierarchical_cache=True), "cpu")
-    assert note == "--hicache-io-backend kernel has no meaning on cpu: the CPU copies pages"
     config = TierConfig(enable_hierarchical_cache=True, hicache_io_backend="direct")
+    [note] = start_notes(config, "cpu")
+    assert note == "--hicache-io-backend direct has no meaning on cpu: the CPU copies pages"
+    assert start_notes(TierConfig(enable_hierarchical_cache=True), "cpu") == (), "nobody has asked for it"
     [note] = start_notes(config, "cuda")
     assert note.startswith("--hicache-io-backend direct is taken as kernel")
 
