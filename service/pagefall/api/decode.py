@@ -11,6 +11,7 @@ import anyio.to_thread
 import msgspec
 from starlette.requests import Request
 
+from pagefall.api.allowed_values import allowed_values
 from pagefall.api.open_fields import check_unknown
 from pagefall.errors import RequestError
 
@@ -121,6 +122,8 @@ def _invalid_value(message: str, wire_type: type[msgspec.Struct]) -> RequestErro
     param = path.removesuffix("[...]") or None
     subject = f"Invalid value for '{param}'" if param else "Invalid body of your request"
     reason = message[:1].lower() + message[1:]
+    allowed = allowed_values(wire_type, path) if message.startswith("Invalid ") else ()
+    hint = f" Allowed: {', '.join(map(repr, allowed))}." if allowed else ""
     return RequestError(
-        f"{subject}: {reason}.", param=param, code="invalid_type" if ", got " in message else "invalid_value"
+        f"{subject}: {reason}.{hint}", param=param, code="invalid_type" if ", got " in message else "invalid_value"
     )

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from pagefall.api.no_ops import NoOps
+from pagefall.api.no_ops import NoOps, named_here
 from pagefall.api.wire_chat import ChatCompletionRequest
 from pagefall.api.wire_completions import CompletionRequest
 from pagefall.api.wire_messages import MessagesRequest
@@ -177,6 +177,8 @@ def _refuse_if_it_matters(name: str, value: object, known: Collection[str]) -> N
 def _whom_and_fix(name: str, known: Collection[str]) -> str:
     if name in ("enable_thinking", "thinking") and "chat_template_kwargs" in known:
         return "this endpoint: send it in 'chat_template_kwargs'"
+    if (here := named_here(name, known)) is not None:
+        return f"this endpoint: here it is called '{here}'"
     is_elsewhere = any(name in wire.__struct_encode_fields__ for wire in _ENDPOINTS)
     return f"this {'endpoint' if is_elsewhere else 'server'}. Leave it out"
 

@@ -76,7 +76,11 @@ def prompt_of(body: ResponsesPromptFields, known: Sequence[WireItem], new: Seque
     refuse_unsupported(body, _PROMPT_NO_OPS)
     messages = turns(body.instructions, [*known, *new], num_known=len(known))
     if not messages:
-        raise RequestError("Missing required parameter: 'input'.", param="input", code="missing_required_parameter")
+        raise RequestError(
+            "Missing required parameter: 'input', text or items, of which there is none.",
+            param="input",
+            code="missing_required_parameter",
+        )
     return ChatPrompt(messages=messages, tools=_tools(body.tools or []), template_kwargs=_template_kwargs(body))
 
 
