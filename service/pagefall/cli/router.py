@@ -91,7 +91,8 @@ ROUTER_FLAGS: Final = FlagTable(
             HttpConfig,
             (
                 *http_flags(
-                    admin_key_help="the token that /router/workers asks for where --api-key is set, and /cache/",
+                    admin_key_help="the token that /router/workers, /cache/ and flushing the store ask for; with "
+                    "--api-key alone nobody reaches the first",
                 ),
                 cors_flag(listener="router"),
             ),

@@ -118,8 +118,8 @@ SERVE_FLAGS = FlagTable(
             HttpConfig,
             (
                 *http_flags(
-                    admin_key_help="the token that all paths below /cache/ ask for; without it --api-key opens all but "
-                    "/cache/storage",
+                    admin_key_help="the token that all paths below /cache/ and flushing the store ask for; without it "
+                    "--api-key opens all but /cache/storage",
                 ),
                 Flag("max-stored-responses", "how many answers of /v1/responses are kept; 0: none", minimum=0),
                 Flag("max-stored-response-bytes", "and how large all of them are, with their conversations", minimum=0),
