@@ -20,7 +20,7 @@ from typing import Final, Literal
 import msgspec
 
 from pagefall_storage.errors import StorageError
-from pagefall_storage.identity import Identified
+from pagefall_storage.identity import identity_of
 from pagefall_storage.protocol import (
     Corrupt,
     Failed,
@@ -194,7 +194,7 @@ class Faulty:
         return await self.inner.usage()
 
     async def identify(self) -> str | None:
-        return await self.inner.identify() if isinstance(self.inner, Identified) else None
+        return await identity_of(self.inner)
 
     async def aclose(self) -> None:
         await self.inner.aclose()

@@ -32,9 +32,14 @@ class Identified(Protocol):
         """
 
 
+async def identity_of(backend: object) -> str | None:
+    """What the backend says; None of one that cannot. For whoever wraps it. Raises `StorageError`."""
+    return await backend.identify() if isinstance(backend, Identified) else None
+
+
 async def identify(backend: object) -> str | None:
     """A digest, 16 hex digits, of what the backend says. Raises `StorageError`."""
-    identity = await backend.identify() if isinstance(backend, Identified) else None
+    identity = await identity_of(backend)
     return None if identity is None else hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 

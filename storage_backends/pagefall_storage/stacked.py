@@ -21,7 +21,7 @@ from itertools import cycle
 from typing import TypeVar
 
 from pagefall_storage.errors import StorageError
-from pagefall_storage.identity import Identified
+from pagefall_storage.identity import identity_of
 from pagefall_storage.keys import check_keys
 from pagefall_storage.protocol import (
     Corrupt,
@@ -150,8 +150,7 @@ class Stacked:
 
     async def identify(self) -> str | None:
         """The farthest's: whoever has that one reads there what it has taken."""
-        farthest = self.members[-1]
-        return await farthest.identify() if isinstance(farthest, Identified) else None
+        return await identity_of(self.members[-1])
 
     async def aclose(self) -> None:
         await self._fills.aclose()

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from pagefall_storage.identity import Identified
+from pagefall_storage.identity import identity_of
 from pagefall_storage.protocol import (
     GetOutcome,
     Hit,
@@ -91,7 +91,7 @@ class Throttled:
         return await self._inner.usage()
 
     async def identify(self) -> str | None:
-        return await self._inner.identify() if isinstance(self._inner, Identified) else None
+        return await identity_of(self._inner)
 
     async def aclose(self) -> None:
         await self._inner.aclose()

@@ -52,9 +52,7 @@ class ApiKeyMiddleware:
 
     def _is_costly_flush(self, scope: Scope) -> bool:
         """The store holds what days have computed, for other servers too: where there is an operator, it is theirs."""
-        if scope["path"] != _FLUSH_PATH or self._admin_api_key is None:
-            return False
-        return any("storage" in value for value in QueryParams(scope["query_string"]).getlist("tiers"))
+        return scope["path"] == _FLUSH_PATH and self._admin_api_key is not None and flushes_store(scope)
 
     def _refusal(self, scope: Scope) -> RequestError | None:
         if scope["path"] in _OPEN_PATHS or scope["path"].startswith(_OPEN_FOLDER):
@@ -74,6 +72,11 @@ class ApiKeyMiddleware:
         if self._api_key is None or is_client or is_admin:
             return None
         return _incorrect("the server's key")
+
+
+def flushes_store(scope: Scope) -> bool:
+    """Whether a request to `/flush_cache` is for the store too."""
+    return any("storage" in value for value in QueryParams(scope["query_string"]).getlist("tiers"))
 
 
 def sent_key(scope: Scope) -> bytes | None:

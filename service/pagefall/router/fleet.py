@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pagefall.api.access import http_request_id
+from pagefall.api.auth import flushes_store
 from pagefall.api.decode import read_body
 from pagefall.api.errors import ErrorDetail
 from pagefall.api.json_response import json_response
@@ -29,8 +30,6 @@ _LOOK_SECONDS: Final = 3.0
 
 _CHANGE_SECONDS: Final = 60.0
 """A store is attached when it has answered, and detached when its last pages are written."""
-
-_ANSWERS: Final = frozenset({"healthy", "draining"})
 
 _NO_STORE: Final = {"cache-control": "no-store"}
 
@@ -74,10 +73,10 @@ class Fleet:
 
     async def flush_cache(self, request: Request) -> Response:
         """Every worker's, healthy or not; 503 where one did not do it. `?tiers=` as a worker knows it."""
-        if not self._may_change_stores and "storage" in request.url.query:
+        if not self._may_change_stores and flushes_store(request.scope):
             raise lends_its_key("flush their stores")
-        answering = [worker for worker in self._registry.workers if worker.state in _ANSWERS]
-        others = [worker for worker in self._registry.workers if worker.state not in _ANSWERS]
+        answering = [worker for worker in self._registry.workers if worker.answers]
+        others = [worker for worker in self._registry.workers if not worker.answers]
         replies = await self._ask(request, answering, "POST", fan_out=self._change)
         if replies and all(reply.status is not None and 400 <= reply.status < 500 for reply in replies):
             raise _refusal(replies)
@@ -164,8 +163,7 @@ class Fleet:
             raise lends_its_key("change their stores")
         else:
             body = await read_body(request, self._max_body_bytes)
-            request_id = http_request_id(request.scope)
-            [reply] = await self._change.ask([worker], request.method, target, request.headers, request_id, body=body)
+            [reply] = await self._ask(request, [worker], request.method, target=target, fan_out=self._change, body=body)
         if reply.status is None:
             raise _refusal([reply])
         return _as_it_is(reply)
@@ -213,7 +211,7 @@ class Fleet:
 
     def _ready(self) -> Sequence[Worker]:
         """Raises `RefusedError` where there is none."""
-        ready = [worker for worker in self._registry.workers if worker.state in _ANSWERS]
+        ready = [worker for worker in self._registry.workers if worker.answers]
         if not ready:
             raise no_worker("none is healthy" if self._registry.workers else "none is known")
         return ready
@@ -237,13 +235,15 @@ class Fleet:
         *,
         target: str | None = None,
         fan_out: FanOut | None = None,
+        body: bytes = b"",
     ) -> list[Reply]:
         if target is None:
             query = request.url.query
             path = (request.scope.get("raw_path") or request.url.path.encode()).decode("latin-1")
             target = f"{path}?{query}" if query else path
         fan_out = fan_out or self._look
-        return await fan_out.ask(workers, method, target, request.headers, http_request_id(request.scope))
+        request_id = http_request_id(request.scope)
+        return await fan_out.ask(workers, method, target, request.headers, request_id, body=body)
 
 
 def _as_it_is(reply: Reply) -> Response:

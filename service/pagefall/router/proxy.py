@@ -27,7 +27,7 @@ from pagefall.router.config import ForwardConfig
 from pagefall.router.decisions import Attempt, Decision, DecisionLog
 from pagefall.router.gate import Gate, RefusedError, no_worker
 from pagefall.router.prompts import PromptReader, ReadRequest, endpoint_of
-from pagefall.router.response_homes import ResponseHomes, named_response
+from pagefall.router.response_homes import ResponseHomes, keeper_is_away, named_response
 from pagefall.router.routing import Choice, Policy, WorkerId
 from pagefall.router.upstream import forwarded_headers
 from pagefall.router.workers import Outcome, Worker, WorkerRegistry
@@ -182,7 +182,7 @@ class Proxy:
             if not registry.has_any:
                 raise no_worker(_NO_WORKERS)
             if exchange.only is not None:
-                raise no_worker("the one that keeps this response does not answer")
+                raise keeper_is_away()
             with anyio.move_on_after(deadline - self._clock()) as scope:
                 await registry.wait_for_change()
             if scope.cancelled_caught:

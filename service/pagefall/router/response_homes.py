@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 
 from pagefall.router.bodies import Body
 from pagefall.router.fan_out import FanOut
-from pagefall.router.gate import no_worker
+from pagefall.router.gate import RefusedError, no_worker
 from pagefall.router.routing import WorkerId
 from pagefall.router.workers import Worker, WorkerRegistry
 
@@ -28,8 +28,6 @@ _AWAY_SECONDS: Final = 60.0
 _RESPONSES: Final = "/v1/responses"
 _CANCEL: Final = "/cancel"
 
-_ANSWERS: Final = frozenset({"healthy", "draining"})
-
 
 def named_response(path: str, body: Body) -> str | None:
     """The id of the response that a POST goes on from, or is about."""
@@ -38,6 +36,10 @@ def named_response(path: str, body: Body) -> str | None:
     if path.startswith(f"{_RESPONSES}/") and path.endswith(_CANCEL):
         return path[len(_RESPONSES) + 1 : -len(_CANCEL)]
     return None
+
+
+def keeper_is_away() -> RefusedError:
+    return no_worker("the one that keeps this response does not answer")
 
 
 class ResponseHomes:
@@ -82,16 +84,16 @@ class ResponseHomes:
             return await self._look_for(response_id, headers, request_id)
         with anyio.move_on_after(self._patience_seconds):
             while (worker := self._registry.get(known)) is not None:
-                if worker.state in _ANSWERS:
+                if worker.answers:
                     return known
                 await self._registry.wait_for_change()
             return None
-        raise no_worker("the one that keeps this response does not answer")
+        raise keeper_is_away()
 
     async def _look_for(self, response_id: str, headers: Headers, request_id: str) -> WorkerId | None:
         if len(self._registry.workers) == 1:
             return None  # it says itself whether it has it
-        asked = [worker for worker in self._registry.workers if worker.state in _ANSWERS]
+        asked = [worker for worker in self._registry.workers if worker.answers]
         target = f"{_RESPONSES}/{quote(response_id, safe='')}"
         replies = await self._fan_out.ask(
             asked, "GET", target, headers, request_id, is_enough=lambda reply: reply.is_success

@@ -87,6 +87,11 @@ class Worker:
     def worker_id(self) -> WorkerId:
         return self.spec.worker_id
 
+    @property
+    def answers(self) -> bool:
+        """As far as anybody knows; one that drains does, though it is given nothing new."""
+        return self.state in ("healthy", "draining")
+
     def view(self) -> WorkerView:
         return WorkerView(
             worker_id=self.worker_id,
@@ -192,8 +197,7 @@ class WorkerRegistry:
         """
         if only is not None:
             worker = self._workers.get(only)
-            is_there = worker is not None and worker.state in ("healthy", "draining") and only not in tried
-            return [worker] if worker is not None and is_there else []
+            return [worker] if worker is not None and worker.answers and only not in tried else []
         healthy = [w for w in self._workers.values() if w.state == "healthy" and w.worker_id not in tried]
         if model is not None:
             healthy = [w for w in healthy if model in w.models] or healthy

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pagefall.tiers.breaker import Operation
 from pagefall.tiers.guarded_store import GuardedStore, Trouble, Unanswered, one_each, read_trouble, write_trouble
 from pagefall_storage.errors import StorageError
-from pagefall_storage.identity import Identified
+from pagefall_storage.identity import identity_of
 from pagefall_storage.protocol import (
     Failed,
     GetOutcome,
@@ -85,7 +85,7 @@ class GuardedMember:
         return await self._backend.usage()
 
     async def identify(self) -> str | None:
-        return await self._backend.identify() if isinstance(self._backend, Identified) else None
+        return await identity_of(self._backend)
 
     async def aclose(self) -> None:
         await self._store.aclose()

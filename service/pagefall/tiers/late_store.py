@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from pagefall_storage.errors import StorageConfigError, StorageError
-from pagefall_storage.identity import Identified
+from pagefall_storage.identity import identity_of
 from pagefall_storage.protocol import (
     Failed,
     GetOutcome,
@@ -79,8 +79,7 @@ class LateStore:
         return await (await self._backend()).usage()
 
     async def identify(self) -> str | None:
-        backend = await self._backend()
-        return await backend.identify() if isinstance(backend, Identified) else None
+        return await identity_of(await self._backend())
 
     async def aclose(self) -> None:
         """One that is still being opened is closed as soon as it is open: nobody else could."""
