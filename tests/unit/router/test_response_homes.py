@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import httpx
 import pytest
 from starlette.datastructures import Headers
-from tests.fake_worker import MODEL, Answering, FakeWorker, Seen, fake_workers, silent, status
+from tests.fake_worker import MODEL, Answering, FakeWorker, Seen, fake_workers, reset, silent, status
 from tests.router_rig import RunningRouter, router_config, running_router
 
 from pagefall.router.config import ForwardConfig, WorkersConfig
@@ -60,6 +62,16 @@ async def made(running: RunningRouter, previous: str | None = None) -> str:
 
 def home_of(response_id: str, workers: list[FakeWorker]) -> FakeWorker:
     return next(worker for worker in workers if response_id.startswith(f"resp_{worker.name}"))
+
+
+@asynccontextmanager
+async def kept(*names: str) -> AsyncIterator[tuple[RunningRouter, list[FakeWorker], FakeWorker, str]]:
+    """A router, its workers, and of these the one that keeps a response, whose id comes last."""
+    async with fake_workers(*names) as workers:
+        keep(*workers)
+        async with running_router(router_config(*workers)) as running:
+            first = await made(running)
+            yield running, workers, home_of(first, workers), first
 
 
 async def test_a_conversation_goes_on_where_its_last_response_is_kept() -> None:
@@ -116,91 +128,63 @@ async def test_while_the_worker_that_keeps_it_is_away_the_client_is_told_to_come
 
 
 async def test_it_waits_for_the_worker_that_keeps_it() -> None:
-    async with fake_workers("a", "b") as workers:
-        keep(*workers)
-        async with running_router(router_config(*workers)) as running:
-            first = await made(running)
-            home = home_of(first, workers)
-            await home.kill()
-            await running.wait_for(home.url, "unhealthy")
-            async with anyio.create_task_group() as group:
-                group.start_soon(made, running, first)
-                await anyio.sleep(0.1)
-                await home.start()
+    async with kept("a", "b") as (running, _workers, home, first):
+        await home.kill()
+        await running.wait_for(home.url, "unhealthy")
+        async with anyio.create_task_group() as group:
+            group.start_soon(made, running, first)
+            await anyio.sleep(0.1)
+            await home.start()
 
 
 async def test_with_the_worker_gone_another_says_that_it_does_not_have_it() -> None:
-    async with fake_workers("a", "b") as workers:
-        keep(*workers)
-        async with running_router(router_config(*workers)) as running:
-            first = await made(running)
-            home = home_of(first, workers)
-            deleted = await running.client.delete(f"/router/workers/{home.url}")
-            assert deleted.status_code == 200, deleted.text
-            response = await respond(running, first)
+    async with kept("a", "b") as (running, _workers, home, first):
+        deleted = await running.client.delete(f"/router/workers/{home.url}")
+        assert deleted.status_code == 200, deleted.text
+        response = await respond(running, first)
     assert response.status_code == 404
     assert f"has no {first}" in response.json()["error"]["message"]
 
 
 async def test_a_full_queue_there_is_the_clients_answer() -> None:
-    async with fake_workers("a", "b") as workers:
-        keep(*workers)
-        async with running_router(router_config(*workers)) as running:
-            first = await made(running)
-            home = home_of(first, workers)
-            home.behaviours.append(status(503, "full", retry_after="1"))
-            response = await respond(running, first)
+    async with kept("a", "b") as (running, _workers, home, first):
+        home.behaviours.append(status(503, "full", retry_after="1"))
+        response = await respond(running, first)
     assert response.status_code == 503
     assert response.json()["error"]["message"] == "full"
 
 
 async def test_a_failed_connection_to_it_is_tried_again() -> None:
-    async with fake_workers("a", "b") as workers:
-        keep(*workers)
-        async with running_router(router_config(*workers)) as running:
-            first = await made(running)
-            home = home_of(first, workers)
-
-            async def fail(seen: Seen, answering: Answering) -> None:
-                answering.reset()
-
-            home.behaviours.append(fail)
-            assert (await made(running, first)).startswith(first[:6])
+    async with kept("a", "b") as (running, _workers, home, first):
+        home.behaviours.append(reset)
+        assert (await made(running, first)).startswith(first[:6])
 
 
 async def test_one_that_drains_goes_on_with_what_it_keeps_until_it_is_removed() -> None:
-    async with fake_workers("a", "b") as workers:
-        keep(*workers)
-        async with running_router(router_config(*workers)) as running:
-            first = await made(running)
-            home = home_of(first, workers)
-            home.paths[f"{RESPONSES}/resp_old"] = {"id": "resp_old"}
-            (await running.client.post(f"/router/workers/{home.url}/drain")).raise_for_status()
-            assert home_of(await made(running, first), workers) is home
-            assert home_of(await made(running, "resp_old"), workers) is home
-            assert home_of(await made(running), workers) is not home
-            (await running.client.delete(f"/router/workers/{home.url}")).raise_for_status()
-            assert (await respond(running, first)).status_code == 404
+    async with kept("a", "b") as (running, workers, home, first):
+        home.paths[f"{RESPONSES}/resp_old"] = {"id": "resp_old"}
+        (await running.client.post(f"/router/workers/{home.url}/drain")).raise_for_status()
+        assert home_of(await made(running, first), workers) is home
+        assert home_of(await made(running, "resp_old"), workers) is home
+        assert home_of(await made(running), workers) is not home
+        (await running.client.delete(f"/router/workers/{home.url}")).raise_for_status()
+        assert (await respond(running, first)).status_code == 404
 
 
 async def test_nobody_waits_for_one_that_is_removed() -> None:
-    async with fake_workers("a", "b") as workers:
-        keep(*workers)
-        async with running_router(router_config(*workers)) as running:
-            first = await made(running)
-            home = home_of(first, workers)
-            await home.kill()
-            await running.wait_for(home.url, "unhealthy")
-            answers: list[httpx.Response] = []
+    async with kept("a", "b") as (running, _workers, home, first):
+        await home.kill()
+        await running.wait_for(home.url, "unhealthy")
+        answers: list[httpx.Response] = []
 
-            async def ask() -> None:
-                answers.append(await respond(running, first))
+        async def ask() -> None:
+            answers.append(await respond(running, first))
 
-            async with anyio.create_task_group() as group:
-                group.start_soon(ask)
-                await anyio.sleep(0.05)
-                with anyio.fail_after(3):
-                    (await running.client.delete(f"/router/workers/{home.url}")).raise_for_status()
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            await anyio.sleep(0.05)
+            with anyio.fail_after(3):
+                (await running.client.delete(f"/router/workers/{home.url}")).raise_for_status()
     assert [answer.status_code for answer in answers] == [404]
 
 
@@ -263,16 +247,12 @@ async def test_an_id_that_no_worker_can_have_made_is_asked_for_nowhere() -> None
 
 @pytest.mark.parametrize("path", ["input_tokens", "{id}/cancel"])
 async def test_what_else_is_about_a_response_is_sent_where_it_is_kept(path: str) -> None:
-    async with fake_workers("a", "b", "c") as workers:
-        keep(*workers)
-        async with running_router(router_config(*workers)) as running:
-            first = await made(running)
-            home = home_of(first, workers)
-            before = [len(worker.posts) for worker in workers]
-            for _ in range(3):
-                body = {"model": MODEL, "input": "Hi", "previous_response_id": first}
-                await running.client.post(f"{RESPONSES}/{path.format(id=first)}", json=body)
-            more = [len(worker.posts) - count for worker, count in zip(workers, before, strict=True)]
+    async with kept("a", "b", "c") as (running, workers, home, first):
+        before = [len(worker.posts) for worker in workers]
+        for _ in range(3):
+            body = {"model": MODEL, "input": "Hi", "previous_response_id": first}
+            await running.client.post(f"{RESPONSES}/{path.format(id=first)}", json=body)
+        more = [len(worker.posts) - count for worker, count in zip(workers, before, strict=True)]
     assert more == [3 if worker is home else 0 for worker in workers]
 
 
